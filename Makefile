@@ -1,0 +1,101 @@
+# Every target prepares what it needs; `make test` on a fresh clone is enough.
+# Overridable: PYTHON (interpreter), VENV (folder of the environment), ARGS (further arguments
+# for pytest), RUNS (repetitions of `make flake` in each of its two conditions).
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+RUNS ?= 20
+UV_VERSION := 0.13.9
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
+CODE := $(wildcard src tests tools bench docs/conf.py)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check bench spec drill flake lock docs clean base dev local
+
+help:
+	@echo "run    serve with the local model        test   the whole suite (no model, no network)"
+	@echo "check  format, lint, types, layers, docs flake  lifecycle tests, repeated and under load"
+	@echo "spec   semantics that no test pins       bench  the benchmarks"
+	@echo "drill  tools/drill.py                    docs   the pages, in build/docs"
+	@echo "lock   the lock files, anew              clean  remove all that was built"
+
+# ------------------------------------------------------------------------------- environments
+# Stamps lie in the environment, so that removing it also forgets what was installed.
+
+$(BIN)/python:
+	@bash tools/venv.sh "$(PYTHON)" "$(VENV)"
+
+$(VENV)/stamp-base: requirements/base.txt pyproject.toml | $(BIN)/python
+	$(PIP) --require-hashes -r requirements/base.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/stamp-dev: requirements/dev.txt pyproject.toml | $(BIN)/python
+	$(PIP) --require-hashes -r requirements/dev.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/stamp-local: requirements/local.txt | $(BIN)/python
+	$(PIP) --no-deps --require-hashes -r requirements/local.txt
+	@touch $@
+
+base: $(VENV)/stamp-base
+dev: $(VENV)/stamp-dev
+local: $(VENV)/stamp-local
+
+# ------------------------------------------------------------------------------------ targets
+
+run: base local
+	$(BIN)/fiberscope serve --model local
+
+test: dev
+	$(BIN)/python -m pytest $(ARGS)
+
+check: dev
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy $(CODE)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-cache
+	@$(MAKE) --no-print-directory docs
+
+docs: dev
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
+
+bench: dev
+	@if [ -f bench/run.py ]; then $(BIN)/python bench/run.py; \
+	else echo "there is no bench/run.py in this version" >&2; exit 1; fi
+
+spec: dev
+	@$(BIN)/python -m tools.spec
+
+drill: dev
+	$(BIN)/python -m tools.drill
+
+flake: dev
+	$(BIN)/python -m tools.flake --runs $(RUNS)
+
+# --------------------------------------------------------------------------------- lock files
+# dev.txt is solved first and binds the others, so that every environment has the same versions.
+# One version of a package for all supported Pythons. No index is named in the files.
+
+COMPILE = $(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
+	--fork-strategy fewest --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" --upgrade
+
+lock: | $(BIN)/python
+	$(BIN)/python -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip --disable-pip-version-check install --quiet uv==$(UV_VERSION)
+	$(COMPILE) --group dev -o requirements/dev.txt pyproject.toml
+	$(COMPILE) --group build -c requirements/dev.txt -o requirements/base.txt pyproject.toml
+	$(COMPILE) --no-deps -o requirements/local.txt requirements/local.in
+	rm -rf $(VENV)-lock
+
+clean:
+	rm -rf .venv .venv-* build dist .spec .coverage .mypy_cache .pytest_cache .ruff_cache \
+		.hypothesis .import_linter_cache
+	find src tests tools docs bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,76 @@
+"""Effect-style structured concurrency for asyncio.
+
+Everything in flight has an owner, and the owner is a scope. See ``Effect``, ``Fiber``, ``Scope``.
+"""
+
+from __future__ import annotations
+
+from fibers.cause import (
+    Cause,
+    Die,
+    Fail,
+    FiberDeadlockError,
+    FiberInterrupted,
+    Interrupt,
+    UnknownError,
+    interrupt_of,
+)
+from fibers.clock import Clock, sleep
+from fibers.concurrent import all_, for_each, race, race_all, race_all_first, race_first
+from fibers.dump import dump
+from fibers.duration import Duration
+from fibers.effect import CauseError, Effect, Tag, effect
+from fibers.exit import Exit
+from fibers.fiber import AsyncFiberError, Fiber, current_fiber
+from fibers.region import uninterruptible
+from fibers.resource import acquire_release, acquire_use_release
+from fibers.runtime import Runtime, run, run_callback, run_exit, run_fork, run_sync
+from fibers.scope import Scope, add_finalizer, current_scope, scoped
+from fibers.signal import AbortController, AbortError, AbortSignal
+from fibers.unhandled import set_unhandled_failure_hook
+
+__all__ = [
+    "AbortController",
+    "AbortError",
+    "AbortSignal",
+    "AsyncFiberError",
+    "Cause",
+    "CauseError",
+    "Clock",
+    "Die",
+    "Duration",
+    "Effect",
+    "Exit",
+    "Fail",
+    "Fiber",
+    "FiberDeadlockError",
+    "FiberInterrupted",
+    "Interrupt",
+    "Runtime",
+    "Scope",
+    "Tag",
+    "UnknownError",
+    "acquire_release",
+    "acquire_use_release",
+    "add_finalizer",
+    "all_",
+    "current_fiber",
+    "current_scope",
+    "dump",
+    "effect",
+    "for_each",
+    "interrupt_of",
+    "race",
+    "race_all",
+    "race_all_first",
+    "race_first",
+    "run",
+    "run_callback",
+    "run_exit",
+    "run_fork",
+    "run_sync",
+    "scoped",
+    "set_unhandled_failure_hook",
+    "sleep",
+    "uninterruptible",
+]

@@ -1,0 +1,58 @@
+"""Time as a service: everything that waits asks the clock in context (VF13)."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Protocol, runtime_checkable
+
+from typing_extensions import Never
+
+from fibers.duration import Duration, seconds_of
+from fibers.effect import Effect, Tag, _Sleep
+from fibers.ops.clock import CLOCK_KEY, LiveSleepOp
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """What tells the time and lets a fiber sleep."""
+
+    def now(self) -> float:
+        """Seconds, monotonic, from an arbitrary start."""
+        ...
+
+    def sleep(self, d: Duration) -> Effect[None, Never]:
+        """Wait for ``d`` (timedelta or seconds): not positive is a yield, infinity is never."""
+        ...
+
+
+class _LiveSleep(LiveSleepOp, Effect[None, Never]):
+    __slots__ = ()
+
+
+class LiveClock:
+    """The machine's monotonic time and the event loop's timer."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, d: Duration) -> Effect[None, Never]:
+        seconds = seconds_of(d)
+        if math.isnan(seconds):
+            raise ValueError("sleep() takes a number of seconds, not NaN")
+        return _LiveSleep(seconds)
+
+    def __repr__(self) -> str:
+        return "<LiveClock>"
+
+
+LIVE_CLOCK = LiveClock()
+ClockTag: Tag[Clock] = Tag(CLOCK_KEY, LIVE_CLOCK)
+
+
+def sleep(d: Duration) -> Effect[None, Never]:
+    """Wait for ``d`` (timedelta or seconds) on the clock in context: a TestClock makes it virtual.
+
+    Not positive gives the loop a turn; infinity never wakes.
+    """
+    return _Sleep(d)

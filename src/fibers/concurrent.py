@@ -1,0 +1,188 @@
+"""Several effects at once: race, all_, for_each (TR, FE)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+
+from typing_extensions import Never
+
+from fibers.effect import Effect, _Sequence, _Workers
+from fibers.ops.group import RaceOp
+
+if TYPE_CHECKING:
+    from fibers.exit import Exit
+
+A = TypeVar("A")
+X = TypeVar("X")
+E = TypeVar("E", bound=Exception)
+
+Concurrency = int | Literal["unbounded"]
+
+
+class _Race(RaceOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+def race(*effects: Effect[A, E]) -> Effect[A, E]:
+    """The first success; all failures, in order of completion, if none succeeds (TR7). The others
+    are interrupted and finalized first. ValueError without effects.
+    """
+    return race_all(effects)
+
+
+def race_all(effects: Iterable[Effect[A, E]]) -> Effect[A, E]:
+    """``race`` of an iterable."""
+    return _Race(_at_least_one(effects, "race"), first_to_end=False)
+
+
+def race_first(*effects: Effect[A, E]) -> Effect[A, E]:
+    """The first to end, be it a failure (TR8)."""
+    return race_all_first(effects)
+
+
+def race_all_first(effects: Iterable[Effect[A, E]]) -> Effect[A, E]:
+    """``race_first`` of an iterable."""
+    return _Race(_at_least_one(effects, "race_first"), first_to_end=True)
+
+
+def _at_least_one(effects: Iterable[Effect[A, E]], what: str) -> tuple[Effect[A, E], ...]:
+    given = tuple(effects)
+    if not given:
+        raise ValueError(f"{what} of no effects would never end: give it at least one")
+    return given
+
+
+def _limit(concurrency: Concurrency) -> int | None:
+    """None for unbounded; ValueError for anything but a positive int or "unbounded" (FE7)."""
+    if concurrency == "unbounded":
+        return None
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(
+            f'concurrency must be a positive int or "unbounded", not {concurrency!r}'
+        )
+    return concurrency
+
+
+def _each(
+    items: Iterable[Any], f: Callable[[Any], Any], concurrency: Concurrency, discard: bool
+) -> Effect[Any, Any]:
+    limit = _limit(concurrency)
+    if limit == 1:
+        return _Sequence(items, f, discard)
+    return _Workers(items, f, limit, discard)
+
+
+@overload
+def for_each(
+    items: Iterable[X],
+    f: Callable[[X], Effect[A, E]],
+    *,
+    concurrency: Concurrency = 1,
+    discard: Literal[False] = False,
+) -> Effect[list[A], E]: ...
+@overload
+def for_each(
+    items: Iterable[X],
+    f: Callable[[X], Effect[A, E]],
+    *,
+    concurrency: Concurrency = 1,
+    discard: Literal[True],
+) -> Effect[None, E]: ...
+def for_each(
+    items: Iterable[X],
+    f: Callable[[X], Effect[A, E]],
+    *,
+    concurrency: Concurrency = 1,
+    discard: bool = False,
+) -> Effect[Any, E]:
+    """``f(item)`` for each item; results in the order of the items.
+
+    ``concurrency``: how many at a time. The first failure stops it: nothing new is started, what
+    runs is interrupted and awaited, and its own failures are appended (FE1-FE5).
+    """
+    return _each(items, f, concurrency, discard)
+
+
+@overload
+def all_(
+    effects: Mapping[str, Effect[A, E]],
+    *,
+    concurrency: Concurrency = 1,
+    mode: Literal["fail"] = "fail",
+    discard: Literal[False] = False,
+) -> Effect[dict[str, A], E]: ...
+@overload
+def all_(
+    effects: Mapping[str, Effect[A, E]],
+    *,
+    concurrency: Concurrency = 1,
+    mode: Literal["result"],
+    discard: Literal[False] = False,
+) -> Effect[dict[str, Exit[A, E]], Never]: ...
+@overload
+def all_(
+    effects: Iterable[Effect[A, E]],
+    *,
+    concurrency: Concurrency = 1,
+    mode: Literal["fail"] = "fail",
+    discard: Literal[False] = False,
+) -> Effect[list[A], E]: ...
+@overload
+def all_(
+    effects: Iterable[Effect[A, E]],
+    *,
+    concurrency: Concurrency = 1,
+    mode: Literal["result"],
+    discard: Literal[False] = False,
+) -> Effect[list[Exit[A, E]], Never]: ...
+@overload
+def all_(
+    effects: Iterable[Effect[A, E]] | Mapping[str, Effect[A, E]],
+    *,
+    concurrency: Concurrency = 1,
+    mode: Literal["fail"] = "fail",
+    discard: Literal[True],
+) -> Effect[None, E]: ...
+@overload
+def all_(
+    effects: Iterable[Effect[A, E]] | Mapping[str, Effect[A, E]],
+    *,
+    concurrency: Concurrency = 1,
+    mode: Literal["result"],
+    discard: Literal[True],
+) -> Effect[None, Never]: ...
+def all_(
+    effects: Iterable[Effect[Any, Any]] | Mapping[str, Effect[Any, Any]],
+    *,
+    concurrency: Concurrency = 1,
+    mode: Literal["fail", "result"] = "fail",
+    discard: bool = False,
+) -> Effect[Any, Any]:
+    """The values of all: a list, or a dict for a mapping. ``mode="result"`` gives exits and runs
+    them all, whatever fails (FE6).
+    """
+    if mode not in ("fail", "result"):
+        raise ValueError(f'mode must be "fail" or "result", not {mode!r}')
+    names: list[str] | None = None
+    items: Iterable[Effect[Any, Any]]
+    if isinstance(effects, Mapping):
+        named = cast("Mapping[str, Effect[Any, Any]]", effects)
+        names = list(named)
+        items = list(named.values())
+    else:
+        # A one-shot iterable is read now: an effect can be run many times.
+        items = tuple(effects)
+    together = _each(items, _exit_of if mode == "result" else _itself, concurrency, discard)
+    if names is None or discard:
+        return together
+    keys = names
+    return together.map(lambda values: dict(zip(keys, values, strict=True)))
+
+
+def _itself(effect: Effect[Any, Any]) -> Effect[Any, Any]:
+    return effect
+
+
+def _exit_of(effect: Effect[Any, Any]) -> Effect[Any, Any]:
+    return effect.exit()

@@ -1,0 +1,721 @@
+"""Effect: a value that describes work, and the combinators on it.
+
+Nothing runs when an effect is made; it can be run many times. The classes at the end of the module
+give each primitive of ``fibers.ops`` this public face; what they do stands there.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
+
+from returns.maybe import Maybe, Nothing, Some
+from typing_extensions import Never, ParamSpec, TypeVar
+
+from fibers.loop import hooks
+from fibers.cause import Cause, Die, Fail
+from fibers.duration import Duration, checked_seconds, text_of
+from fibers.loop.inner_task import InnerTask
+from fibers.ops import basic, body, clock, finalize, fork, group, region, wait
+from fibers.loop.protocol import Frame, Node
+from fibers.loop.run_loop import Declares
+
+if TYPE_CHECKING:
+    from fibers.exit import Exit
+    from fibers.fiber import Fiber
+    from fibers.scope import Scope
+    from fibers.signal import AbortSignal
+
+A_co = TypeVar("A_co", covariant=True)
+E_co = TypeVar("E_co", bound=Exception, covariant=True, default=Never)
+A = TypeVar("A")
+B = TypeVar("B")
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
+F = TypeVar("F", bound=Exception)
+X = TypeVar("X", bound=Exception)
+P = ParamSpec("P")
+E1 = TypeVar("E1", bound=Exception)
+E2 = TypeVar("E2", bound=Exception)
+E3 = TypeVar("E3", bound=Exception)
+E4 = TypeVar("E4", bound=Exception)
+E5 = TypeVar("E5", bound=Exception)
+E6 = TypeVar("E6", bound=Exception)
+E7 = TypeVar("E7", bound=Exception)
+E8 = TypeVar("E8", bound=Exception)
+
+Uninterruptible = fork.Uninterruptible
+
+# Set by fibers.edges, which knows how a plain task hosts a root fiber (PD12). Late, because an
+# effect must be awaitable from the lowest floor on, and the host needs the whole runtime.
+_run_in_task: Callable[[Effect[Any, Any]], Generator[Any, Any, Any]]
+
+
+def host_in_tasks(host: Callable[[Effect[Any, Any]], Generator[Any, Any, Any]]) -> None:
+    """Say how an effect that is awaited outside of a fiber runs."""
+    global _run_in_task
+    _run_in_task = host
+
+
+def _site() -> fork.Site:
+    """Where the caller's caller stands: kept as code and offset, formatted when somebody asks."""
+    frame = sys._getframe(2)
+    return frame.f_code, frame.f_lasti
+
+
+class Effect(Node, Generic[A_co, E_co]):
+    """Work that gives an ``A`` or fails with an ``E``, described and not yet run.
+
+        @effect(raises=NotFound)
+        async def load(user_id: str) -> User: ...
+
+        name = await load("u1").map(lambda u: u.name).catch(lambda e: Effect.succeed("nobody"))
+
+    In a fiber, ``await`` runs it inline; in a plain task, as that task's root fiber (PD12).
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, A_co]:
+        if type(hooks.current_task()) is InnerTask:
+            return (yield self)
+        return (yield from _run_in_task(self))
+
+    # ------------------------------------------------------------------ make
+
+    @staticmethod
+    def succeed(value: T) -> Effect[T, Never]:
+        """Give ``value``."""
+        return _Succeed(value)
+
+    @staticmethod
+    def fail(error: F) -> Effect[Never, F]:
+        """Fail with ``error``, an expected error. ``await`` raises the very object."""
+        return _FailCause(Cause((Fail(error, None, "Effect.fail"),)))
+
+    @staticmethod
+    def die(defect: BaseException) -> Effect[Never, Never]:
+        """Die of ``defect``: nobody is expected to handle it."""
+        return _FailCause(Cause((Die(defect),)))
+
+    @staticmethod
+    def fail_cause(cause: Cause[F]) -> Effect[Never, F]:
+        """Fail with a whole cause, as it is."""
+        return _FailCause(cause)
+
+    @staticmethod
+    def from_exit(exit_: Exit[T, F]) -> Effect[T, F]:
+        """Give the exit's value, or fail with its own cause (FL23)."""
+        return _FromExit(exit_)
+
+    @staticmethod
+    def sync(f: Callable[[], T]) -> Effect[T, Never]:
+        """Call ``f`` at each run. What it raises is a defect."""
+        return _Sync(f)
+
+    @staticmethod
+    def suspend(f: Callable[[], Effect[T, F] | Exit[T, F]]) -> Effect[T, F]:
+        """Make the effect when it is run."""
+        return _Suspend(f)
+
+    @staticmethod
+    def never() -> Effect[Never, Never]:
+        """Wait for ever; an interrupt ends it."""
+        return _Never()
+
+    @staticmethod
+    def interrupt() -> Effect[Never, Never]:
+        """Fail with an Interrupt of one's own making: an ordinary, catchable failure (WI5)."""
+        return _Interrupt()
+
+    @staticmethod
+    def yield_now() -> Effect[None, Never]:
+        """Give the event loop a turn."""
+        return _Yield()
+
+    @overload
+    @staticmethod
+    def promise(thunk: Callable[[], Awaitable[T]]) -> Effect[T, Never]: ...
+    @overload
+    @staticmethod
+    def promise(
+        thunk: Callable[[AbortSignal], Awaitable[T]], *, signal: Literal[True]
+    ) -> Effect[T, Never]: ...
+    @staticmethod
+    def promise(thunk: Callable[..., Awaitable[T]], *, signal: bool = False) -> Effect[T, Never]:
+        """Run plain asyncio code. A coroutine is a body of this fiber: it sees an interrupt as
+        CancelledError. A future or task is only waited for: an interrupt stops the waiting and
+        leaves it alone (VF1). With ``signal=True`` the thunk gets an AbortSignal, aborted on
+        interrupt. What it raises is a defect; see ``try_promise``.
+
+            supervisor = Effect.promise(lambda: done).on_interrupt(lambda _: stop_and_wait())
+        """
+        return _Promise(thunk, _signal_maker() if signal else None)
+
+    @overload
+    @staticmethod
+    def try_promise(
+        thunk: Callable[[], Awaitable[T]], *, catch: Callable[[Exception], F]
+    ) -> Effect[T, F]: ...
+    @overload
+    @staticmethod
+    def try_promise(thunk: Callable[[], Awaitable[T]]) -> Effect[T, body.UnknownError]: ...
+    @overload
+    @staticmethod
+    def try_promise(
+        thunk: Callable[[AbortSignal], Awaitable[T]],
+        *,
+        catch: Callable[[Exception], F],
+        signal: Literal[True],
+    ) -> Effect[T, F]: ...
+    @overload
+    @staticmethod
+    def try_promise(
+        thunk: Callable[[AbortSignal], Awaitable[T]], *, signal: Literal[True]
+    ) -> Effect[T, body.UnknownError]: ...
+    @staticmethod
+    def try_promise(
+        thunk: Callable[..., Awaitable[T]],
+        *,
+        catch: Callable[[Exception], Exception] | None = None,
+        signal: bool = False,
+    ) -> Effect[T, Any]:
+        """Like ``promise``, but what is raised is a typed failure: ``catch(exc)``, or UnknownError
+        with the original as its ``__cause__``. A ``catch`` that raises is a defect (PR2).
+        """
+        return _Promise(
+            thunk,
+            _signal_maker() if signal else None,
+            tried=True,
+            catch=body.unknown if catch is None else catch,
+        )
+
+    @staticmethod
+    def callback(
+        register: Callable[
+            [Callable[[Exit[T, F] | Effect[T, F]], None]], Effect[Any, Never] | None
+        ],
+    ) -> Effect[T, F]:
+        """Wait for ``resume`` to be called, once, with an exit or an effect. What ``register``
+        returns is run on interrupt only (PR7).
+        """
+        return _Callback(register)
+
+    @staticmethod
+    def uninterruptible_mask(
+        f: Callable[[Callable[[Effect[B, E]], Effect[B, E]]], Effect[T, F]],
+    ) -> Effect[T, F]:
+        """An uninterruptible region that gets ``restore``: what is wrapped in it has the
+        interruptibility from before the region (IN12, IN14).
+        """
+        return _Mask(f, _make_restore)
+
+    # ------------------------------------------------------------------ change
+
+    def map(self, f: Callable[[A_co], B]) -> Effect[B, E_co]:
+        """``f`` of the value. What ``f`` raises is a defect."""
+        return _Map(self, f)
+
+    def flat_map(self, f: Callable[[A_co], Effect[B, F] | Exit[B, F]]) -> Effect[B, E_co | F]:
+        """Go on with the effect that ``f`` makes of the value."""
+        return _FlatMap(self, f)
+
+    def tap(self, f: Callable[[A_co], Effect[Any, F] | Exit[Any, F]]) -> Effect[A_co, E_co | F]:
+        """Run ``f(value)`` too, and give the value."""
+        return _Tap(self, f)
+
+    def zip(self, other: Effect[B, F], *, concurrent: bool = False) -> Effect[tuple[A_co, B], E_co | F]:
+        """Both values, one after the other or at once; the first failure ends the other side."""
+        if concurrent:
+            both = cast("Effect[Any, E_co | F]", _Workers((self, other), _same, None, False))
+            return both.map(tuple)
+        return _Sequence((self, other), _same, False).map(tuple)
+
+    def forever(self) -> Effect[Never, E_co]:
+        """Again and again, with a turn of the loop between; ends by failure or interrupt."""
+        return _Forever(self)
+
+    def catch(self, f: Callable[[E_co], Effect[B, F] | Exit[B, F]]) -> Effect[A_co | B, F]:
+        """Recover from a typed failure. Not from a defect, not from an interrupt (EX3, EX4)."""
+        return _MatchCause(self, basic.catching(f))
+
+    def catch_if(
+        self, wanted: Callable[[E_co], bool], f: Callable[[E_co], Effect[B, F] | Exit[B, F]]
+    ) -> Effect[A_co | B, E_co | F]:
+        """Recover from a failure that ``wanted`` says yes to; others go on as they are."""
+        return _MatchCause(self, basic.catching(f, wanted))
+
+    def catch_tag(
+        self, kind: type[X], f: Callable[[X], Effect[B, F] | Exit[B, F]]
+    ) -> Effect[A_co | B, E_co | F]:
+        """Recover from a failure of class ``kind``; others go on as they are (EX4)."""
+        return _MatchCause(self, basic.catching(f, lambda e: isinstance(e, kind)))
+
+    def catch_cause(
+        self, f: Callable[[Cause[E_co]], Effect[B, F] | Exit[B, F]]
+    ) -> Effect[A_co | B, F]:
+        """Recover from any cause; an interrupt from outside still passes (WI5)."""
+        return _MatchCause(self, basic.catching_cause(f))
+
+    def catch_defect(
+        self, f: Callable[[BaseException], Effect[B, F] | Exit[B, F]]
+    ) -> Effect[A_co | B, E_co | F]:
+        """Recover from a defect, say to log it."""
+        return _MatchCause(self, basic.catching_defect(f))
+
+    def map_error(self, f: Callable[[E_co], F]) -> Effect[A_co, F]:
+        """Every typed error through ``f``."""
+        return _MapError(self, f)
+
+    def or_die(self) -> Effect[A_co, Never]:
+        """A failure here is a defect: nobody can handle it."""
+        return _MatchCause(self, basic.fails_into_defects)
+
+    def ignore(self) -> Effect[None, Never]:
+        """Drop the value and a typed failure; defects pass (EX5)."""
+        return _MatchCause(self, basic.ignoring_fails, lambda _fiber, _value: None)
+
+    def sandbox(self) -> Effect[A_co, CauseError[E_co]]:
+        """The whole cause as the typed error, to be caught like any other (EX5)."""
+        return _MatchCause(self, _sandboxed)
+
+    def exit(self) -> Effect[Exit[A_co, E_co], Never]:
+        """How it ended, as a value."""
+        return _MatchCause(self, basic.to_failed_exit, basic.to_succeeded_exit)
+
+    def match(
+        self, *, on_success: Callable[[A_co], B], on_failure: Callable[[E_co], T]
+    ) -> Effect[B | T, Never]:
+        """A value either way, from plain functions."""
+        return _MatchCause(
+            self,
+            basic.catching(lambda e: _Succeed(on_failure(e))),
+            lambda _fiber, value: on_success(value),
+        )
+
+    # ------------------------------------------------------------------ finalizers (PD3)
+
+    def on_exit(self, f: Callable[[Exit[A_co, E_co]], Effect[Any, Never] | None]) -> Effect[A_co, E_co]:
+        """Run ``f(exit)`` on every way out, uninterruptibly; the exit stays (FI2)."""
+        return _OnExit(self, f)
+
+    def ensuring(self, last: Effect[Any, Never]) -> Effect[A_co, E_co]:
+        """Run ``last`` on every way out, uninterruptibly."""
+        return _Ensuring(self, last)
+
+    def on_interrupt(
+        self, f: Callable[[frozenset[int]], Effect[Any, Never] | None]
+    ) -> Effect[A_co, E_co]:
+        """Run ``f(interruptors)`` if the cause holds an interrupt, uninterruptibly (FI6). This is
+        where an occupant takes the same path as a user's stop.
+        """
+        return _OnCause(self, functools.partial(_when_interrupted, f))
+
+    def on_error(self, f: Callable[[E_co], Effect[Any, Never] | None]) -> Effect[A_co, E_co]:
+        """Run ``f(error)`` if it fails with a typed error, uninterruptibly."""
+        return _OnCause(self, functools.partial(_when_failed, f))
+
+    # ------------------------------------------------------------------ interruptibility
+
+    def interruptible(self) -> Effect[A_co, E_co]:
+        """An interrupt can land inside, whatever is around it (IN15)."""
+        return _MaskTo(self, 0)
+
+    def uninterruptible(self) -> Effect[A_co, E_co]:
+        """An interrupt waits until the end of it (IN4)."""
+        return _Uninterruptible(self)
+
+    def await_all_children(self) -> Effect[A_co, E_co]:
+        """The children forked inside end before it does (SU13)."""
+        return _AwaitChildren(self)
+
+    # ------------------------------------------------------------------ time
+
+    def timeout(self, after: Duration) -> Effect[A_co, E_co | TimeoutError]:
+        """Fail with TimeoutError after ``after`` (timedelta or seconds). The effect runs in a fiber
+        of its own and is interrupted and finalized first (TR1, TR3).
+        """
+        seconds = checked_seconds(after, "a timeout")
+        return self._timeout_with(
+            seconds, lambda: Effect.fail(TimeoutError(f"timed out after {text_of(seconds)}"))
+        )
+
+    def timeout_option(self, after: Duration) -> Effect[Maybe[A_co], E_co]:
+        """``Nothing`` after ``after`` (timedelta or seconds), else ``Some(value)``."""
+        seconds = checked_seconds(after, "a timeout")
+        some: Effect[Maybe[A_co], E_co] = self.map(Some)
+        return cast(
+            "Effect[Maybe[A_co], E_co]",
+            some._timeout_with(seconds, lambda: Effect.succeed(Nothing)),
+        )
+
+    def timeout_or_else(
+        self, after: Duration, or_else: Callable[[], Effect[B, F] | Exit[B, F]]
+    ) -> Effect[A_co | B, E_co | F]:
+        """After ``after`` (timedelta or seconds) end the effect, then run ``or_else()`` (TR3)."""
+        return self._timeout_with(checked_seconds(after, "a timeout"), or_else)
+
+    def _timeout_with(self, seconds: float, late: Callable[[], Any]) -> Effect[Any, Any]:
+        return _Timeout(self, lambda fiber: fiber._env[clock.CLOCK_KEY].sleep(seconds), late)
+
+    # ------------------------------------------------------------------ services
+
+    def provide_service(self, tag: Tag[T], impl: T) -> Effect[A_co, E_co]:
+        """Run with ``impl`` for ``tag``; the outer one is back afterwards (EX14)."""
+        return _Provide(self, {tag.name: impl})
+
+    # ------------------------------------------------------------------ fork
+
+    def fork_child(
+        self, *, start_immediately: bool = False, uninterruptible: Uninterruptible = False
+    ) -> Effect[Fiber[A_co, E_co], Never]:
+        """Fork a fiber that this fiber supervises: it ends when this one does (WI8).
+
+        ``start_immediately`` runs it to its first suspension before the fork returns.
+        ``uninterruptible`` masks all of it; "inherit" takes the forker's state (WI7).
+        """
+        return _Fork(
+            self, "child", None,
+            immediate=start_immediately, uninterruptible=uninterruptible, site=_site(),
+        )
+
+    def fork_detach(
+        self, *, start_immediately: bool = False, uninterruptible: Uninterruptible = False
+    ) -> Effect[Fiber[A_co, E_co], Never]:
+        """Fork a fiber that nobody supervises; the runtime holds it until it ends (SU10)."""
+        return _Fork(
+            self, "detach", None,
+            immediate=start_immediately, uninterruptible=uninterruptible, site=_site(),
+        )
+
+    def fork_in(
+        self,
+        scope: Scope,
+        *,
+        start_immediately: bool = False,
+        uninterruptible: Uninterruptible = False,
+    ) -> Effect[Fiber[A_co, E_co], Never]:
+        """Fork a fiber into ``scope``: its close interrupts and awaits it. Into a closed scope
+        nothing is started, except that ``start_immediately`` runs the body to its first suspension
+        and interrupts it there, on_interrupt included, before the fork returns (FO1-FO4).
+        """
+        return _Fork(
+            self, "scope", scope,
+            immediate=start_immediately, uninterruptible=uninterruptible, site=_site(),
+        )
+
+    def fork_scoped(
+        self, *, start_immediately: bool = False, uninterruptible: Uninterruptible = False
+    ) -> Effect[Fiber[A_co, E_co], Never]:
+        """``fork_in`` the scope in context."""
+        site = _site()
+        return _Access(lambda fiber: service_in(fiber, SCOPE_KEY)).flat_map(
+            lambda scope: _Fork(
+                self, "scope", scope,
+                immediate=start_immediately, uninterruptible=uninterruptible, site=site,
+            )
+        )
+
+    def __repr__(self) -> str:
+        return f"<Effect {self._label()}>"
+
+
+class CauseError(Exception, Generic[E_co]):
+    """The typed error of a sandboxed effect: the whole cause."""
+
+    def __init__(self, cause: Cause[E_co]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CauseError) and bool(self.cause == other.cause)
+
+    def __hash__(self) -> int:
+        return hash(self.cause)
+
+
+def _sandboxed(fiber: Any, cause: Cause[Any]) -> Any:
+    fiber._cause = Cause((Fail(CauseError(cause)),))
+    return basic.FAIL
+
+
+def _same(item: T) -> T:
+    return item
+
+
+def _when_interrupted(f: Callable[[frozenset[int]], Any], cause: Cause[Any]) -> Any:
+    return functools.partial(f, cause.interruptors) if cause.has_interrupts else None
+
+
+def _when_failed(f: Callable[[Any], Any], cause: Cause[Any]) -> Any:
+    return functools.partial(f, cause.failures[0]) if cause.has_fails else None
+
+
+def _make_restore(depth: int) -> Callable[[Effect[Any, Any]], Effect[Any, Any]]:
+    return lambda first: _MaskTo(first, depth)
+
+
+# Set by fibers.signal: a promise thunk's signal is made only for signal=True (PD19).
+_new_signal: Callable[[], tuple[Any, Frame]]
+
+
+def make_signals_with(make: Callable[[], tuple[Any, Frame]]) -> None:
+    """Say how the AbortSignal of ``promise(thunk, signal=True)`` is made."""
+    global _new_signal
+    _new_signal = make
+
+
+def _signal_maker() -> Callable[[], tuple[Any, Frame]]:
+    return lambda: _new_signal()
+
+
+# ---------------------------------------------------------------------------- services
+
+SCOPE_KEY = "fibers.Scope"
+_MISSING: Any = object()
+
+
+def service_in(fiber: Any, name: str, default: Any = _MISSING) -> Any:
+    """The service of that name in the fiber's context, else ``default``, else a LookupError."""
+    found = fiber._env.get(name, default)
+    if found is _MISSING:
+        raise LookupError(
+            f"Service not found: {name}. Provide it with .provide_service(tag, impl)"
+            + (", or run inside scoped(...) or scope.use(...)" if name == SCOPE_KEY else "")
+        )
+    return found
+
+
+class Tag(Effect[A, Never]):
+    """The name of a service and its type. Awaiting it gives the service.
+
+        DbTag = Tag[Database]("db")
+        db = await DbTag
+
+    ``default`` is used where nothing is provided; without one, a missing service is a defect that
+    names the tag (EX13). Two tags of one name are the same service.
+    """
+
+    __slots__ = ("default", "name")
+
+    def __init__(self, name: str, default: A = _MISSING) -> None:
+        self.name = name
+        self.default = default
+
+    def _ev(self, fiber: Any) -> Any:
+        return service_in(fiber, self.name, self.default)
+
+    def _label(self) -> str:
+        return f"Tag({self.name!r})"
+
+
+# ---------------------------------------------------------------------------- @effect
+
+
+@overload
+def effect(f: Callable[P, Awaitable[T]], /) -> Callable[P, Effect[T, Never]]: ...
+@overload
+def effect(
+    *, raises: type[E1]
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Effect[T, E1]]]: ...
+@overload
+def effect(
+    *, raises: tuple[type[E1]]
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Effect[T, E1]]]: ...
+@overload
+def effect(
+    *, raises: tuple[type[E1], type[E2]]
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Effect[T, E1 | E2]]]: ...
+@overload
+def effect(
+    *, raises: tuple[type[E1], type[E2], type[E3]]
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Effect[T, E1 | E2 | E3]]]: ...
+@overload
+def effect(
+    *, raises: tuple[type[E1], type[E2], type[E3], type[E4]]
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Effect[T, E1 | E2 | E3 | E4]]]: ...
+@overload
+def effect(
+    *, raises: tuple[type[E1], type[E2], type[E3], type[E4], type[E5]]
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Effect[T, E1 | E2 | E3 | E4 | E5]]]: ...
+@overload
+def effect(
+    *, raises: tuple[type[E1], type[E2], type[E3], type[E4], type[E5], type[E6]]
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Effect[T, E1 | E2 | E3 | E4 | E5 | E6]]]: ...
+@overload
+def effect(
+    *, raises: tuple[type[E1], type[E2], type[E3], type[E4], type[E5], type[E6], type[E7]]
+) -> Callable[
+    [Callable[P, Awaitable[T]]], Callable[P, Effect[T, E1 | E2 | E3 | E4 | E5 | E6 | E7]]
+]: ...
+@overload
+def effect(
+    *,
+    raises: tuple[type[E1], type[E2], type[E3], type[E4], type[E5], type[E6], type[E7], type[E8]],
+) -> Callable[
+    [Callable[P, Awaitable[T]]], Callable[P, Effect[T, E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]]
+]: ...
+def effect(
+    f: Callable[..., Awaitable[Any]] | None = None,
+    /,
+    *,
+    raises: type[Exception] | tuple[type[Exception], ...] = (),
+) -> Any:
+    """Make a coroutine function return effects.
+
+        @effect(raises=(NotFound, Denied))
+        async def load(user_id: str) -> User: ...
+
+    What leaves the body is a Fail exactly if its type is in ``raises``; anything else is a defect,
+    so the error type is a guarantee (PD4). TypeError for ``raises`` that are no Exception classes.
+    """
+    kinds = raises if isinstance(raises, tuple) else (raises,)
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise TypeError(
+                f"raises= takes Exception classes, one or a tuple of them, not {kind!r}"
+            )
+
+    def decorate(f: Callable[..., Awaitable[Any]]) -> Callable[..., Effect[Any, Any]]:
+        if not callable(f):
+            raise TypeError(f"@effect decorates a coroutine function, not {f!r}")
+        declares = (
+            Declares(kinds, getattr(f, "__qualname__", repr(f))) if kinds else None
+        )
+
+        @functools.wraps(f)
+        def call(*args: Any, **kwargs: Any) -> Effect[Any, Any]:
+            return _Body(f, args, kwargs, declares)
+
+        return call
+
+    return decorate if f is None else decorate(f)
+
+
+# ---------------------------------------------------------------------------- the primitives' face
+
+
+class _Succeed(basic.SucceedOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _FailCause(basic.FailCauseOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _FromExit(basic.ExitOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Sync(basic.SyncOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Suspend(basic.SuspendOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Interrupt(basic.InterruptOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Yield(basic.YieldOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Access(basic.AccessOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Map(basic.MapOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _FlatMap(basic.FlatMapOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Tap(basic.TapOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Forever(basic.ForeverOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _MatchCause(basic.MatchCauseOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _MapError(basic.MapErrorOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Provide(basic.ProvideOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Uninterruptible(region.UninterruptibleOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _MaskTo(region.MaskToOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Mask(region.MaskOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _OnExit(finalize.OnExitOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Ensuring(finalize.EnsuringOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _OnCause(finalize.OnCauseOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Body(body.BodyOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Promise(body.PromiseOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Never(wait.NeverOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Callback(wait.CallbackOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Sleep(clock.SleepOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Fork(fork.ForkOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _AwaitChildren(fork.AwaitChildrenOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Timeout(group.TimeoutOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Sequence(group.SequenceOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Workers(group.WorkersOp, Effect[Any, Any]):
+    __slots__ = ()

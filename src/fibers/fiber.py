@@ -1,0 +1,339 @@
+"""Fiber: the public face of a running effect, and asyncio's view of it (PD11)."""
+
+from __future__ import annotations
+
+import logging
+from asyncio import CancelledError, InvalidStateError
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from typing_extensions import Never, Self
+from typing_extensions import TypeVar as TypeVarWithDefault
+
+from fibers import unhandled
+from fibers.loop import hooks
+from fibers.cause import Cause, FiberInterrupted, Interrupt
+from fibers.effect import Effect
+from fibers.loop.inner_task import InnerTask
+from fibers.ops import wait
+from fibers.loop.run_loop import ENDED, STATE_NAMES, FiberCore, Observer
+
+if TYPE_CHECKING:
+    import contextvars
+
+    from fibers.exit import Exit
+    from fibers.scope import Scope
+
+A = TypeVar("A")
+E = TypeVar("E", bound=Exception)
+A_co = TypeVarWithDefault("A_co", covariant=True)
+E_co = TypeVarWithDefault("E_co", bound=Exception, covariant=True, default=Never)
+
+_log = logging.getLogger("fibers")
+
+
+class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
+    """A running effect: the unit of ownership.
+
+    Made by fork, ``run_fork`` and ``Scope.fork``, never by its constructor. ``await fiber`` joins.
+    For asyncio it is a task: ``cancel()`` is an interrupt request that obeys masks; gather, wait
+    and wait_for take it.
+    """
+
+    __slots__ = ()
+
+    # ------------------------------------------------------------------ looking
+
+    def poll(self) -> Exit[A_co, E_co] | None:
+        """The exit, or None while it runs. Counts as observing a failure (PD8)."""
+        if self._state != ENDED:
+            return None
+        self._seen = True
+        return cast("Exit[A_co, E_co]", self._exit_made())
+
+    @property
+    def forked_at(self) -> str:
+        """``file:line`` of the fork, or "an edge"."""
+        if self._site is None:
+            return "an edge"
+        code, offset = self._site
+        line = code.co_firstlineno
+        for start, end, at in code.co_lines():
+            if at is not None and start <= offset < end:
+                line = at
+                break
+        return f"{code.co_filename}:{line}"
+
+    # ------------------------------------------------------------------ waiting
+
+    def join(self) -> Effect[A_co, E_co]:
+        """Its value, or its own failure. An interrupted fiber fails the joiner with its Interrupt,
+        FiberInterrupted in a body (PD14). FiberDeadlockError for the running fiber itself (PD9).
+        """
+        return _Join(self, as_exit=False)
+
+    def __await__(self) -> Generator[Any, Any, A_co]:
+        return self.join().__await__()
+
+    def exit(self) -> Effect[Exit[A_co, E_co], Never]:
+        """Wait until it has ended; how it did is a value (FL4)."""
+        return _Join(self, as_exit=True)
+
+    @staticmethod
+    def join_all(fibers: Iterable[Fiber[A, E]]) -> Effect[list[A], E]:
+        """All values in the order given; fails as soon as one of them has (FL11)."""
+        return _JoinAll(cast("list[FiberCore]", list(fibers)))
+
+    @staticmethod
+    def await_all(fibers: Iterable[Fiber[A, E]]) -> Effect[list[Exit[A, E]], Never]:
+        """All exits in the order given (FL12)."""
+        return _AwaitAll(cast("list[FiberCore]", list(fibers)))
+
+    def add_observer(self, f: Callable[[Exit[A_co, E_co]], None]) -> Callable[[], None]:
+        """Call ``f(exit)`` when it ends, or now if it has (FL15). Gives a function that stops it.
+        ``f`` runs inside the end of the fiber: what it raises is logged.
+        """
+        self._seen = True
+        observer = _Callback(f)
+        if self._state == ENDED:
+            observer._fiber_done(self)
+        else:
+            self._watch(observer)
+        return lambda: self._unwatch(observer)
+
+    def ignore_failure(self) -> Self:
+        """A failure of this fiber is nobody's business: no unhandled-failure hook (PD8)."""
+        self._seen = True
+        return self
+
+    # ------------------------------------------------------------------ ending
+
+    def interrupt(
+        self, *, by: int | None = wait.MINE, reason: str | None = None, again: bool = False
+    ) -> Effect[None, Never]:
+        """Ask it to end and wait until it has, finalizers included (WI6). Never raises its failure.
+
+        ``by`` is the interruptor's id (default: the fiber that runs this); ``again`` throws once
+        more into a body that swallowed the first (PD2).
+        """
+        return _InterruptOne(self, by, reason, again)
+
+    @staticmethod
+    def interrupt_all(
+        fibers: Iterable[Fiber[Any, Any]],
+        *,
+        by: int | None = wait.MINE,
+        reason: str | None = None,
+    ) -> Effect[None, Never]:
+        """Interrupt all, then wait for all: everyone is signalled before anyone is awaited (FL13)."""
+        return _InterruptAll(list(fibers), by, reason)
+
+    def interrupt_unsafe(
+        self, *, by: int | None = None, reason: str | None = None, again: bool = False
+    ) -> None:
+        """Ask it to end, now and without waiting: a plain call, from any thread. The synchronous
+        part of its finalizers has run when this returns (WI1).
+        """
+        self._interrupt_now(Interrupt(by, reason), again)
+
+    def run_in(self, scope: Scope) -> Self:
+        """Let ``scope`` own it from now on; a closed scope interrupts it at once (FO11)."""
+        if self._state != ENDED:
+            if scope._is_closed:
+                self._interrupt_now(Interrupt(self.id, "scope closed"))
+            else:
+                self._owner = scope
+                scope._hold(self)
+        return self
+
+    # ------------------------------------------------------------------ a failure nobody handles
+
+    def _failed(self, owner: Any) -> None:
+        if not self._seen and owner is not None and self._is_failure():
+            owner._note_unheard(self)
+
+    def _is_failure(self) -> bool:
+        return not self._ok and not self._result.has_interrupts_only
+
+    def _report(self) -> None:
+        if not self._seen:
+            self._seen = True
+            unhandled.report(self, self._result)
+
+    def __del__(self) -> None:
+        # Only a fiber that failed unseen has anything to say when its last reference goes.
+        if getattr(self, "_state", None) == ENDED and not self._seen and self._is_failure():
+            self._report()
+
+    # ------------------------------------------------------------------ asyncio's view
+
+    def cancel(self, msg: object = None) -> bool:
+        """An interrupt request by nobody's fiber, through the queue; False if it has ended."""
+        if self._state == ENDED:
+            return False
+        why = Interrupt(None, None if msg is None else str(msg))
+        loop = self._queue.loop
+        if loop is None:
+            self._interrupt_here(why)
+        elif hooks.running_loop() is loop:
+            loop.call_soon(self._interrupt_here, why)
+        else:
+            loop.call_soon_threadsafe(self._interrupt_here, why)
+        return True
+
+    def cancelling(self) -> int:
+        return len(self._icause.reasons) if self._icause is not None else 0
+
+    def uncancel(self) -> int:
+        """An interrupt can't be taken back: the number stays."""
+        return self.cancelling()
+
+    def cancelled(self) -> bool:
+        return self._state == ENDED and not self._ok and self._result.has_interrupts_only
+
+    def result(self) -> A_co:
+        self._check_done("Result")
+        self._seen = True
+        if self._ok:
+            return cast("A_co", self._result)
+        if self.cancelled():
+            raise self._make_cancelled_error()
+        raise self._result.squash()
+
+    def exception(self) -> BaseException | None:
+        self._check_done("Exception")
+        self._seen = True
+        if self._ok:
+            return None
+        if self.cancelled():
+            raise self._make_cancelled_error()
+        return cast("BaseException", self._result.squash())
+
+    def _check_done(self, what: str) -> None:
+        if self._state != ENDED:
+            raise InvalidStateError(f"{what} is not ready.")
+
+    def _make_cancelled_error(self) -> CancelledError:
+        message = self._cancel_message
+        return CancelledError() if message is None else CancelledError(message)
+
+    @property
+    def _cancel_message(self) -> str | None:
+        if self._icause is None:
+            return None
+        first = self._icause.reasons[0]
+        return first.reason if isinstance(first, Interrupt) else None
+
+    @property
+    def _loop(self) -> Any:
+        return self._queue.loop
+
+    def set_result(self, result: object) -> None:
+        raise RuntimeError("Task does not support set_result operation")
+
+    def set_exception(self, exception: object) -> None:
+        raise RuntimeError("Task does not support set_exception operation")
+
+    def add_done_callback(
+        self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None
+    ) -> None:
+        self._seen = True
+        callback = _DoneCallback(fn, context)
+        if self._state == ENDED:
+            callback._fiber_done(self)
+        else:
+            self._watch(callback)
+
+    def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
+        observers = self._observers or []
+        gone = [o for o in observers if isinstance(o, _DoneCallback) and o.fn == fn]
+        for callback in gone:
+            self._unwatch(callback)
+        return len(gone)
+
+    def __repr__(self) -> str:
+        if self._state == ENDED:
+            how = "succeeded" if self._ok else f"ended: {self._result}"
+        else:
+            how = STATE_NAMES[self._state]
+        name = "" if self._name is None else f" {self._name}"
+        return f"<Fiber #{self.id}{name} {how}>"
+
+
+class _Callback(Observer):
+    __slots__ = ("f",)
+
+    def __init__(self, f: Callable[[Any], object]) -> None:
+        self.f = f
+
+    def _fiber_done(self, fiber: FiberCore) -> None:
+        try:
+            self.f(fiber._exit_made())
+        except Exception:
+            _log.exception("an observer of fiber #%d raised", fiber.id)
+
+
+class _DoneCallback(Observer):
+    """asyncio's: called by the loop, with the fiber, in its own context."""
+
+    __slots__ = ("context", "fn")
+
+    def __init__(
+        self, fn: Callable[[Any], object], context: contextvars.Context | None
+    ) -> None:
+        self.fn = fn
+        self.context = context
+
+    def _fiber_done(self, fiber: FiberCore) -> None:
+        loop = fiber._queue.loop
+        if loop is None:
+            self.fn(fiber)
+        elif not loop.is_closed():
+            loop.call_soon(self.fn, fiber, context=self.context)
+
+
+class _Join(wait.JoinOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _JoinAll(wait.JoinAllOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _AwaitAll(wait.AwaitAllOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _InterruptOne(wait.InterruptOneOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _InterruptAll(wait.InterruptAllOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class AsyncFiberError(Exception):
+    """``run_sync`` of an effect that has to wait. ``fiber`` goes on where a loop runs (PD15)."""
+
+    def __init__(self, message: str, fiber: Fiber[Any, Any] | None = None) -> None:
+        super().__init__(message)
+        self.fiber = fiber
+
+
+def current_fiber() -> Fiber[Any, Any] | None:
+    """The fiber whose code runs now, or None."""
+    task = hooks.current_task()
+    return cast("Fiber[Any, Any]", task._fiber) if type(task) is InnerTask else None
+
+
+def value_or_raise(fiber: Fiber[A, Any]) -> A:
+    """The result of an ended fiber, as an edge gives it: the error itself, or FiberInterrupted
+    (PD5, EX8).
+    """
+    fiber._seen = True
+    if fiber._ok:
+        return cast("A", fiber._result)
+    cause: Cause[Any] = fiber._result
+    if cause.has_interrupts_only:
+        raise FiberInterrupted(cause)
+    raise cause.squash()

@@ -1,0 +1,96 @@
+"""The one module that touches asyncio's extension hooks and private names.
+
+Everything above it knows "set the current task", "register", "which task is current", and nothing
+of how each Python keeps them. What is used, and since when:
+
+- ``asyncio.tasks._register_task`` / ``_unregister_task``: all_tasks(). Documented for third-party
+  task implementations, 3.7+.
+- 3.11: ``asyncio.tasks._current_tasks``, the dict that the C accelerator shares with Python. The
+  documented pair _enter_task / _leave_task does the same with two more checks (215-267 ns against
+  about 100) and refuses to nest, which an interrupt that unwinds at once needs.
+- 3.12+: ``asyncio.tasks._swap_current_task``, which exists for eager tasks and nests.
+
+Things that don't work: a global "current fiber". An eager task (3.12+) starts inside a fiber's
+step and would see the fiber as its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from asyncio import tasks as _tasks
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]  # the documented low-level twin of get_running_loop that doesn't raise
+
+register_task: Callable[[Any], None] = cast("Any", _tasks)._register_task
+unregister_task: Callable[[Any], None] = cast("Any", _tasks)._unregister_task
+
+
+class _Offline(threading.local):
+    """Who is current where no loop runs (run_sync): one slot a thread."""
+
+    task: Any = None
+
+
+offline = _Offline()
+
+if sys.version_info >= (3, 12):
+    _swap: Callable[[Any, Any], Any] = cast("Any", _tasks)._swap_current_task
+    _current_of: Callable[[Any], Any] = cast("Any", asyncio.current_task)
+
+    def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
+        """Make ``task`` the current one of ``loop`` (None: of this thread); gives the one before."""
+        if loop is None:
+            before, offline.task = offline.task, task
+            return before
+        return _swap(loop, task)
+
+    def current_task() -> Any:
+        """The current task, fiber's inner task or asyncio's, or None; never raises."""
+        loop = running_loop()
+        if loop is None:
+            return offline.task
+        return _current_of(loop)
+
+else:
+    _current: dict[Any, Any] = cast("Any", _tasks)._current_tasks
+
+    def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
+        """Make ``task`` the current one of ``loop`` (None: of this thread); gives the one before."""
+        if loop is None:
+            before, offline.task = offline.task, task
+            return before
+        before = _current.get(loop)
+        if task is None:
+            _current.pop(loop, None)
+        else:
+            _current[loop] = task
+        return before
+
+    def current_task() -> Any:
+        """The current task, fiber's inner task or asyncio's, or None; never raises."""
+        loop = running_loop()
+        if loop is None:
+            return offline.task
+        return _current.get(loop)
+
+
+def context_of(task: Any) -> Any:
+    """The Context that a task runs in where it says so (3.12+), else None."""
+    get = getattr(task, "get_context", None)
+    return None if get is None else get()
+
+
+def waited_for_by(task: Any) -> Any:
+    """The future that a plain task is suspended on, or None (read only; SO6 follows it)."""
+    return getattr(task, "_fut_waiter", None)
+
+
+def gathered_by(future: Any) -> list[Any]:
+    """What a ``gather`` future waits for; empty for any other future."""
+    return list(getattr(future, "_children", None) or ())

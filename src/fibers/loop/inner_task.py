@@ -1,0 +1,150 @@
+"""The task that code inside a fiber sees: asyncio.current_task() (PD11).
+
+It follows asyncio's own protocol (cancel, uncancel, cancelling), which is what lets asyncio.timeout,
+TaskGroup, anyio and drivers work inside a fiber, also in a region that can't be interrupted. Every
+mask boundary has an inner task of its own, all equal to the fiber by == and hash: a mask protects
+what runs under it from what was opened above it, and what was opened above holds the outer one.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError, InvalidStateError
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    import asyncio
+    import contextvars
+    from collections.abc import Callable
+
+    from fibers.loop.run_loop import FiberCore
+
+
+@final
+class InnerTask:
+    """A fiber, from inside, at one depth of masks."""
+
+    __slots__ = ("__weakref__", "_asyncio_future_blocking", "_depth", "_fiber", "_msg", "_must", "_num")
+
+    def __init__(self, fiber: FiberCore, depth: int) -> None:
+        self._fiber = fiber
+        self._depth = depth
+        # Requests not given back by uncancel(), and whether one still has to be thrown.
+        self._num = 0
+        self._must = False
+        self._msg: object = None
+        self._asyncio_future_blocking = False
+
+    # -- asyncio's cancellation protocol
+
+    def cancel(self, msg: object = None) -> bool:
+        """Throw CancelledError(msg) into the innermost body, as asyncio.Task.cancel does. Never on
+        the caller's stack: asyncio.timeout, wait_for and anyio break otherwise.
+        """
+        if self._fiber.done():
+            return False
+        self._num += 1
+        self._fiber._cancel_inner(self, msg)
+        return True
+
+    def cancelling(self) -> int:
+        """Requests not given back, plus one from the delivery of the fiber's own interrupt on, so
+        that a timeout expiring in the same tick can't take it for its own (PD2).
+        """
+        return self._num + self._fiber._delivered
+
+    def uncancel(self) -> int:
+        if self._num > 0:
+            self._num -= 1
+            if self._num == 0:
+                # 3.11 and 3.12 leave a stray request pending here (AT3).
+                self._must = False
+        return self._num + self._fiber._delivered
+
+    def _make_cancelled_error(self) -> CancelledError:
+        return CancelledError() if self._msg is None else CancelledError(self._msg)
+
+    # -- what others read of a task
+
+    @property
+    def _fut_waiter(self) -> Any:
+        # anyio looks here to see whether a task waits for something not done yet.
+        return self._fiber._future_waited_for()
+
+    @property
+    def _must_cancel(self) -> bool:
+        return self._must
+
+    @_must_cancel.setter
+    def _must_cancel(self, value: bool) -> None:
+        self._must = value
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop | None:
+        return self._fiber._queue.loop
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._fiber.get_loop()
+
+    def get_name(self) -> str:
+        return self._fiber.get_name()
+
+    def set_name(self, value: object) -> None:
+        self._fiber.set_name(value)
+
+    def get_coro(self) -> Any:
+        return self._fiber.get_coro()
+
+    def get_context(self) -> contextvars.Context:
+        return self._fiber.get_context()
+
+    def get_stack(self, *, limit: int | None = None) -> list[Any]:
+        return self._fiber.get_stack(limit=limit)
+
+    def done(self) -> bool:
+        return self._fiber.done()
+
+    def cancelled(self) -> bool:
+        return self._fiber.cancelled()
+
+    def result(self) -> Any:
+        return self._fiber.result()
+
+    def exception(self) -> BaseException | None:
+        return self._fiber.exception()
+
+    def set_result(self, result: object) -> None:
+        raise RuntimeError("Task does not support set_result operation")
+
+    def set_exception(self, exception: object) -> None:
+        raise RuntimeError("Task does not support set_exception operation")
+
+    def add_done_callback(
+        self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None
+    ) -> None:
+        self._fiber.add_done_callback(fn, context=context)
+
+    def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
+        return self._fiber.remove_done_callback(fn)
+
+    def __await__(self) -> Any:
+        if not self._fiber.done():
+            self._asyncio_future_blocking = True
+            yield self
+        if not self._fiber.done():
+            raise InvalidStateError("await wasn't used with future")
+        return self._fiber.result()
+
+    __iter__ = __await__
+
+    # -- one fiber, one identity
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, InnerTask):
+            return self._fiber is other._fiber
+        return other is self._fiber
+
+    def __hash__(self) -> int:
+        return hash(self._fiber)
+
+    def __repr__(self) -> str:
+        return f"<inner task of {self._fiber!r}>"

@@ -1,0 +1,158 @@
+"""The ready queue: fibers hand over to each other without a turn of the event loop each (PD16).
+
+One queue a loop. It owns the order in which ready fibers run and the registry of the live ones; it
+knows nothing of effects. ``run_sync`` uses a queue that no loop drains.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from fibers.loop import hooks
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from fibers.loop.run_loop import FiberCore
+
+DRAIN_BUDGET_STEPS = 512
+"""Steps of one drain; then asyncio's own callbacks get their turn."""
+
+
+class ReadyQueue:
+    """FIFO of fibers that can run now, plus those that gave the loop a turn."""
+
+    __slots__ = (
+        "__weakref__",
+        "_armed",
+        "context",
+        "depth",
+        "fatal",
+        "live",
+        "loop",
+        "manual",
+        "on_fatal",
+        "ready",
+        "turn",
+    )
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop | None, *, manual: bool = False
+    ) -> None:
+        self.loop = loop
+        # Drained by run_all only, until attach().
+        self.manual = manual
+        self.ready: deque[FiberCore] = deque()
+        # Fibers that yielded: ready again only after the loop has had a turn.
+        self.turn: deque[FiberCore] = deque()
+        # Strong, in order of first suspension: correctness never depends on the collector (PD13).
+        self.live: dict[FiberCore, None] = {}
+        self.depth = 0
+        self.fatal: BaseException | None = None
+        self.on_fatal: Callable[[BaseException], None] | None = None
+        self.context = contextvars.Context()
+        self._armed = False
+        _queues.add(self)
+
+    def push(self, fiber: FiberCore) -> None:
+        """``fiber`` can run: behind all that were ready before it."""
+        self.ready.append(fiber)
+        if not self._armed:
+            self._arm()
+
+    def push_next_turn(self, fiber: FiberCore) -> None:
+        """``fiber`` can run once the loop has had a turn (yield_now, sleep(0), the op budget)."""
+        self.turn.append(fiber)
+        if not self._armed:
+            self._arm()
+
+    def attach(self) -> None:
+        """Let the loop drain this queue from now on (a run_sync whose effect went async)."""
+        self.manual = False
+        if self.ready or self.turn:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self.loop is not None and not self.manual:
+            self._armed = True
+            self.loop.call_soon(self._drain, context=self.context)
+
+    def _drain(self) -> None:
+        ready = self.ready
+        if self.turn:
+            ready.extend(self.turn)
+            self.turn.clear()
+        try:
+            self.run_ready(DRAIN_BUDGET_STEPS)
+        finally:
+            if ready or self.turn:
+                self._arm()
+            else:
+                self._armed = False
+            if self.fatal is not None and self.on_fatal is None:
+                # Nobody took charge: out of the loop with it, as asyncio's own tasks do.
+                fatal, self.fatal = self.fatal, None
+                raise fatal
+
+    def run_ready(self, steps: int) -> None:
+        """Run fibers in order until none is ready or ``steps`` of them had their step."""
+        ready = self.ready
+        while ready and steps:
+            fiber = ready.popleft()
+            if fiber._stale:  # pyright: ignore[reportPrivateUsage]  # the queue's own mark on the fiber
+                # It was interrupted while it waited here, and has run since.
+                fiber._stale -= 1  # pyright: ignore[reportPrivateUsage]  # see above
+                continue
+            steps -= 1
+            fiber.drive()
+
+    def run_all(self) -> None:
+        """Run until nothing is ready, yields included (run_sync, PD15)."""
+        while self.ready or self.turn:
+            self.ready.extend(self.turn)
+            self.turn.clear()
+            self.run_ready(len(self.ready))
+
+    def stop_for(self, exc: BaseException) -> None:
+        """KeyboardInterrupt or SystemExit left a fiber: who runs this queue must know (PD7)."""
+        if self.fatal is None:
+            self.fatal = exc
+            if self.on_fatal is not None:
+                self.on_fatal(exc)
+
+
+_ON_LOOP = "__fibers_queue__"
+_queues: weakref.WeakSet[ReadyQueue] = weakref.WeakSet()
+
+
+def queue_of(loop: asyncio.AbstractEventLoop) -> ReadyQueue:
+    """The queue of ``loop``, made at first use.
+
+    It is an attribute of the loop, so that both go together. A WeakKeyDictionary would keep every
+    loop for ever: the queue refers to its key.
+    """
+    queue: ReadyQueue | None = getattr(loop, _ON_LOOP, None)
+    if queue is None:
+        queue = ReadyQueue(loop)
+        setattr(loop, _ON_LOOP, queue)
+    return queue
+
+
+def all_live() -> list[FiberCore]:
+    """Every live fiber that has suspended at least once, of every loop of this process."""
+    return [fiber for queue in list(_queues) for fiber in list(queue.live)]
+
+
+def here() -> ReadyQueue | None:
+    """The queue of the running loop, or None where none runs."""
+    loop = hooks.running_loop()
+    return None if loop is None else queue_of(loop)
+
+
+def all_ready() -> list[FiberCore]:
+    """Every fiber that can run now, of every loop: also those that have not started yet."""
+    return [f for queue in list(_queues) for f in (*queue.ready, *queue.turn)]

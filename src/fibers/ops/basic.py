@@ -1,0 +1,354 @@
+"""Primitives that make a value or change one. No waiting, no forking, no masks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from returns.result import Failure, Success
+
+from fibers.cause import (
+    Cause,
+    Die,
+    Fail,
+    Interrupt,
+    with_defects_winning,
+    without_fails,
+)
+from fibers.exit import failed, succeeded
+from fibers.loop.protocol import FAIL, NEXT, Frame, Node, outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fibers.loop.run_loop import FiberCore
+
+
+# ---------------------------------------------------------------------------- make
+
+
+class SucceedOp(Node):
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        return self.value
+
+
+class FailCauseOp(Node):
+    __slots__ = ("cause",)
+
+    def __init__(self, cause: Cause[Any]) -> None:
+        self.cause = cause
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._cause = self.cause
+        return FAIL
+
+
+class SyncOp(Node):
+    __slots__ = ("f",)
+
+    def __init__(self, f: Callable[[], Any]) -> None:
+        self.f = f
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        return self.f()
+
+
+class SuspendOp(Node):
+    __slots__ = ("f",)
+
+    def __init__(self, f: Callable[[], Any]) -> None:
+        self.f = f
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        return outcome_of(fiber, self.f())
+
+
+class InterruptOp(Node):
+    """The fiber fails with an interrupt of its own making: an ordinary failure, catchable."""
+
+    __slots__ = ()
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._cause = Cause((Interrupt(fiber.id),))
+        return FAIL
+
+
+class YieldOp(Node):
+    __slots__ = ()
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._rv = None
+        return fiber._yield_turn()
+
+
+class AccessOp(Node):
+    """Whatever can be read off the running fiber."""
+
+    __slots__ = ("f",)
+
+    def __init__(self, f: Callable[[FiberCore], Any]) -> None:
+        self.f = f
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        return self.f(fiber)
+
+
+# ---------------------------------------------------------------------------- change
+
+
+class MapOp(Node, Frame):
+    __slots__ = ("f", "first")
+
+    def __init__(self, first: Node, f: Callable[[Any], Any]) -> None:
+        self.first = first
+        self.f = f
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._stack.append(self)
+        fiber._next = self.first
+        return NEXT
+
+    def _val(self, fiber: FiberCore, value: Any) -> Any:
+        return self.f(value)
+
+
+class FlatMapOp(Node, Frame):
+    __slots__ = ("f", "first")
+
+    def __init__(self, first: Node, f: Callable[[Any], Any]) -> None:
+        self.first = first
+        self.f = f
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._stack.append(self)
+        fiber._next = self.first
+        return NEXT
+
+    def _val(self, fiber: FiberCore, value: Any) -> Any:
+        return outcome_of(fiber, self.f(value))
+
+
+class _Give(Frame):
+    """Replace the value that arrives by one that was there before."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def _val(self, fiber: FiberCore, value: Any) -> Any:
+        return self.value
+
+
+class TapOp(Node, Frame):
+    __slots__ = ("f", "first")
+
+    def __init__(self, first: Node, f: Callable[[Any], Any]) -> None:
+        self.first = first
+        self.f = f
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._stack.append(self)
+        fiber._next = self.first
+        return NEXT
+
+    def _val(self, fiber: FiberCore, value: Any) -> Any:
+        # The frame first: what f's effect gives is dropped, its failure passes through.
+        fiber._stack.append(_Give(value))
+        return outcome_of(fiber, self.f(value))
+
+
+class ForeverOp(Node, Frame):
+    """Again and again, with a turn of the loop between (IN24)."""
+
+    __slots__ = ("first",)
+
+    def __init__(self, first: Node) -> None:
+        self.first = first
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._stack.append(self)
+        fiber._next = self.first
+        return NEXT
+
+    def _val(self, fiber: FiberCore, value: Any) -> Any:
+        fiber._rv = NEXT
+        fiber._next = self
+        return fiber._yield_turn()
+
+
+class MatchCauseOp(Node, Frame):
+    """Both ways out, each to a callback; the base of every recovery.
+
+    ``on_cause`` gives an outcome, or None for "not mine: go on unwinding". It is skipped by an
+    interrupt from outside (WI5), which drops the Fails that it would have handled (IN8).
+    """
+
+    __slots__ = ("first", "on_cause", "on_value")
+
+    def __init__(
+        self,
+        first: Node,
+        on_cause: Callable[[FiberCore, Cause[Any]], Any],
+        on_value: Callable[[FiberCore, Any], Any] | None = None,
+    ) -> None:
+        self.first = first
+        self.on_cause = on_cause
+        self.on_value = on_value
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._stack.append(self)
+        fiber._next = self.first
+        return NEXT
+
+    def _val(self, fiber: FiberCore, value: Any) -> Any:
+        return value if self.on_value is None else self.on_value(fiber, value)
+
+    def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
+        if fiber._skips(cause):
+            fiber._cause = without_fails(cause)
+            return FAIL
+        return self.on_cause(fiber, cause)
+
+
+class MapErrorOp(Node, Frame):
+    """Every Fail's error through a function; no recovery, so nothing is dropped."""
+
+    __slots__ = ("f", "first")
+
+    def __init__(self, first: Node, f: Callable[[Any], Exception]) -> None:
+        self.first = first
+        self.f = f
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._stack.append(self)
+        fiber._next = self.first
+        return NEXT
+
+    def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
+        fiber._cause = without_fails(cause) if fiber._skips(cause) else cause.map(self.f)
+        return FAIL
+
+
+def catching(f: Callable[[Any], Any], wanted: Callable[[Any], bool] | None = None) -> Any:
+    """``on_cause`` of catch, catch_if and catch_tag: the first Fail that is wanted, to ``f``.
+
+    A Die beside it is a defect that no recovery may hide: the Fails become Dies (EX3).
+    """
+
+    def on_cause(fiber: FiberCore, cause: Cause[Any]) -> Any:
+        if cause.has_dies:
+            cause = with_defects_winning(cause)
+        else:
+            for reason in cause.reasons:
+                if isinstance(reason, Fail):
+                    if wanted is None or wanted(reason.error):
+                        return outcome_of(fiber, f(reason.error))
+                    break
+        fiber._cause = cause
+        return FAIL
+
+    return on_cause
+
+
+def catching_defect(f: Callable[[Any], Any]) -> Any:
+    def on_cause(fiber: FiberCore, cause: Cause[Any]) -> Any:
+        for reason in cause.reasons:
+            if isinstance(reason, Die):
+                return outcome_of(fiber, f(reason.defect))
+        fiber._cause = cause
+        return FAIL
+
+    return on_cause
+
+
+def catching_cause(f: Callable[[Any], Any]) -> Any:
+    def on_cause(fiber: FiberCore, cause: Cause[Any]) -> Any:
+        return outcome_of(fiber, f(cause))
+
+    return on_cause
+
+
+def to_failed_exit(fiber: FiberCore, cause: Cause[Any]) -> Any:
+    return failed(cause)
+
+
+def to_succeeded_exit(fiber: FiberCore, value: Any) -> Any:
+    return succeeded(value)
+
+
+def fails_into_defects(fiber: FiberCore, cause: Cause[Any]) -> Any:
+    """or_die: what was expected is a defect from here on."""
+    fiber._cause = Cause(
+        Die(r.error, r._tb) if isinstance(r, Fail) else r for r in cause.reasons
+    )
+    return FAIL
+
+
+def ignoring_fails(fiber: FiberCore, cause: Cause[Any]) -> Any:
+    """ignore: a failure gives None; defects and interrupts pass."""
+    if cause.has_fails and not cause.has_dies:
+        return None
+    fiber._cause = with_defects_winning(cause)
+    return FAIL
+
+
+def exit_outcome(fiber: FiberCore, exit_: Any) -> Any:
+    """Go on with an exit: its value, or its own cause (FL23)."""
+    if isinstance(exit_, Success):
+        return exit_._inner_value  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportPrivateUsage]  # an exit of anything
+    if isinstance(exit_, Failure):
+        fiber._cause = exit_._inner_value  # pyright: ignore[reportUnknownMemberType, reportPrivateUsage]  # an exit's failure is a Cause
+        return FAIL
+    raise TypeError(f"expected an Exit (Success or Failure), got {type(exit_).__name__}")
+
+
+class ExitOp(Node):
+    """Effect.from_exit."""
+
+    __slots__ = ("exit",)
+
+    def __init__(self, exit_: Any) -> None:
+        self.exit = exit_
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        return exit_outcome(fiber, self.exit)
+
+
+# ---------------------------------------------------------------------------- environment
+
+
+class _EnvEnd(Frame):
+    __slots__ = ("env",)
+
+    def __init__(self, env: dict[str, Any]) -> None:
+        self.env = env
+
+    def _val(self, fiber: FiberCore, value: Any) -> Any:
+        fiber._env = self.env
+        return value
+
+    def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
+        fiber._env = self.env
+        fiber._cause = cause
+        return FAIL
+
+
+class ProvideOp(Node):
+    """``first`` with services added; the outer ones are back afterwards, also after a failure."""
+
+    __slots__ = ("first", "services")
+
+    def __init__(self, first: Node, services: dict[str, Any]) -> None:
+        self.first = first
+        self.services = services
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._stack.append(_EnvEnd(fiber._env))
+        fiber._env = {**fiber._env, **self.services}
+        fiber._next = self.first
+        return NEXT

@@ -1,0 +1,195 @@
+"""Coroutines and awaitables as part of a fiber: @effect bodies, promise, try_promise."""
+
+from __future__ import annotations
+
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from fibers.loop import hooks
+from fibers.cause import Cause, Die, Fail, UnknownError
+from fibers.loop.inner_task import InnerTask
+from fibers.loop.protocol import FAIL, Frame, Node, Wait
+from fibers.loop.run_loop import Declares
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from fibers.loop.run_loop import FiberCore
+
+_EVERY_ERROR = (Exception,)
+
+
+def enter_body(fiber: FiberCore, coro: Any) -> None:
+    """Put a coroutine on top of the stack; the loop sends it the first None.
+
+    Under a mask boundary it gets an inner task of its own (PD11).
+    """
+    if type(coro) is not CoroutineType:
+        coro = _wrapped(coro)
+    if fiber._face._depth != fiber._mask:
+        fiber._face = InnerTask(fiber, fiber._mask)
+        hooks.swap_current(fiber._queue.loop, fiber._face)
+    fiber._stack.append(coro)
+
+
+async def _wrapped(awaitable: Awaitable[Any]) -> Any:
+    """Coroutine-like things that are no coroutines: other compilers' and hand-written ones."""
+    return await awaitable
+
+
+class BodyOp(Node):
+    """A call of an @effect function: a new coroutine at each run."""
+
+    __slots__ = ("args", "declares", "f", "kwargs")
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        declares: Declares | None,
+    ) -> None:
+        self.f = f
+        self.args = args
+        self.kwargs = kwargs
+        self.declares = declares
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        coro = self.f(*self.args, **self.kwargs)
+        if self.declares is not None:
+            fiber._stack.append(self.declares)
+        if type(coro) is CoroutineType and fiber._face._depth == fiber._mask:
+            fiber._stack.append(coro)
+        else:
+            enter_body(fiber, coro)
+        return None
+
+    def _label(self) -> str:
+        return getattr(self.f, "__qualname__", repr(self.f))
+
+
+class FutureWait(Wait):
+    """A future or task that is only waited for: an interrupt stops the waiting and leaves it alone
+    (WI1, VF1).
+    """
+
+    __slots__ = ("fiber", "future")
+
+    def __init__(self, fiber: FiberCore, future: Any) -> None:
+        self.fiber = fiber
+        self.future = future
+
+    def outcome(self) -> Any:
+        future = self.future
+        if future.cancelled():
+            # Nobody asked this fiber to end: a defect, never its interrupt (PD6).
+            self.fiber._cause = Cause((Die(future._make_cancelled_error()),))
+            return FAIL
+        exc = future.exception()
+        if exc is not None:
+            self.fiber._cause = Cause((Fail(exc, exc.__traceback__),))
+            return FAIL
+        return future.result()
+
+    def done(self, future: Any) -> None:
+        if self.fiber._wait is self:
+            self.fiber._wake(self.outcome())
+
+    def _abandon(self, fiber: FiberCore) -> None:
+        self.future.remove_done_callback(self.done)
+
+    def _waits_for(self) -> Iterable[Any]:
+        return (self.future,)
+
+    def _label(self) -> str:
+        return f"promise of {self.future!r}"
+
+
+class _Rejected(Frame):
+    """What a promise's failure becomes: a defect, or what ``catch`` makes of it (PR1, PR2).
+
+    Inside, a plain exception arrives as a Fail; a defect of an awaited effect stays one (PD4).
+    """
+
+    __slots__ = ("catch",)
+
+    def __init__(self, catch: Callable[[Exception], Exception] | None) -> None:
+        self.catch = catch
+
+    def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
+        fiber._cause = Cause(
+            rejected(r.error, self.catch, r._tb) if isinstance(r, Fail) else r
+            for r in cause.reasons
+        )
+        return FAIL
+
+
+def rejected(
+    exc: BaseException, catch: Callable[[Exception], Exception] | None, tb: Any = None
+) -> Fail[Any] | Die:
+    if catch is None or not isinstance(exc, Exception):
+        return Die(exc, tb)
+    return Fail(catch(exc), tb, "try_promise")
+
+
+def unknown(exc: Exception) -> UnknownError:
+    """The error of a try_promise without ``catch``."""
+    error = UnknownError(f"{type(exc).__name__}: {exc}")
+    error.__cause__ = exc
+    return error
+
+
+class PromiseOp(Node):
+    """promise and try_promise: the thunk's coroutine is a body of this fiber, its future is waited
+    for. ``make_signal`` gives the thunk's argument and a frame that aborts it (PR4), where wanted.
+    """
+
+    __slots__ = ("catch", "make_signal", "thunk", "tried")
+
+    def __init__(
+        self,
+        thunk: Callable[..., Any],
+        make_signal: Callable[[], tuple[Any, Frame]] | None,
+        *,
+        tried: bool = False,
+        catch: Callable[[Exception], Exception] | None = None,
+    ) -> None:
+        self.thunk = thunk
+        self.make_signal = make_signal
+        self.tried = tried
+        self.catch = catch
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        stack = fiber._stack
+        args: tuple[Any, ...] = ()
+        if self.make_signal is not None:
+            signal, frame = self.make_signal()
+            stack.append(frame)
+            args = (signal,)
+        if self.tried:
+            stack.append(_Rejected(self.catch))
+            try:
+                given = self.thunk(*args)
+            except Exception as exc:
+                tb, exc.__traceback__ = exc.__traceback__, None
+                fiber._cause = Cause((Fail(exc, tb and tb.tb_next),))
+                return FAIL
+            stack.append(Declares(_EVERY_ERROR, "try_promise"))
+        else:
+            given = self.thunk(*args)
+        if type(given) is CoroutineType:
+            enter_body(fiber, given)
+            return None
+        if getattr(given, "_asyncio_future_blocking", None) is not None:
+            if not self.tried:
+                stack.append(_Rejected(None))
+            wait = FutureWait(fiber, given)
+            if given.done():
+                return wait.outcome()
+            given.add_done_callback(wait.done, context=fiber._queue.context)
+            return fiber._suspend(wait)
+        enter_body(fiber, given)
+        return None
+
+    def _label(self) -> str:
+        return f"promise({getattr(self.thunk, '__qualname__', self.thunk)!s})"

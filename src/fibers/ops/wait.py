@@ -1,0 +1,302 @@
+"""Primitives that wait: for a callback, for time, for another fiber."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fibers.cause import Cause, FiberDeadlockError, Interrupt
+from fibers.ops.finalize import run_finalizer
+from fibers.loop.protocol import FAIL, NEXT, Frame, Node, Wait, outcome_of
+from fibers.loop.run_loop import ENDED, EndFibers, Observer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from fibers.loop.run_loop import FiberCore
+
+
+class NeverWait(Wait):
+    __slots__ = ()
+
+    def _label(self) -> str:
+        return "never"
+
+
+NEVER = NeverWait()
+
+
+class NeverOp(Node):
+    __slots__ = ()
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        return fiber._suspend(NEVER)
+
+
+# ---------------------------------------------------------------------------- callback
+
+
+class _Pending(Wait, Frame):
+    """One evaluation of Effect.callback: the first resume wins; later ones are ignored (PR6)."""
+
+    __slots__ = ("cleanup", "fiber", "given", "over")
+
+    def __init__(self, fiber: FiberCore) -> None:
+        self.fiber = fiber
+        self.cleanup: Any = None
+        self.given: Any = None
+        self.over = False
+
+    def resume(self, outcome: Any) -> None:
+        if self.over:
+            return
+        self.over = True
+        self.given = outcome
+        fiber = self.fiber
+        if fiber._wait is self:
+            fiber._wake_next(_Outcome(outcome))
+
+    def _abandon(self, fiber: FiberCore) -> None:
+        self.over = True
+
+    def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
+        # Only for an interrupt, also one that it was resumed with (PR7).
+        if self.cleanup is not None and cause.has_interrupts:
+            cleanup, self.cleanup = self.cleanup, None
+            return run_finalizer(fiber, None, cause, lambda: cleanup)
+        fiber._cause = cause
+        return FAIL
+
+    def _label(self) -> str:
+        return "callback"
+
+
+class _Outcome(Node):
+    __slots__ = ("given",)
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        return outcome_of(fiber, self.given)
+
+
+class CallbackOp(Node):
+    __slots__ = ("register",)
+
+    def __init__(self, register: Callable[[Callable[[Any], None]], Any]) -> None:
+        self.register = register
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        pending = _Pending(fiber)
+        cleanup = self.register(pending.resume)
+        if pending.over:
+            # Resumed while registering: nothing to clean up.
+            return outcome_of(fiber, pending.given)
+        pending.cleanup = cleanup
+        fiber._stack.append(pending)
+        return fiber._suspend(pending)
+
+
+# ---------------------------------------------------------------------------- other fibers
+
+
+def _no_wait_for_itself(fiber: FiberCore, target: FiberCore, what: str) -> None:
+    if fiber is target:
+        raise FiberDeadlockError(
+            f"fiber #{fiber.id} would wait for itself: {what} of the running fiber never ends"
+        )
+
+
+class JoinOp(Node):
+    """Wait for a fiber, then go on as it did (join), or with its exit."""
+
+    __slots__ = ("as_exit", "target")
+
+    def __init__(self, target: FiberCore, *, as_exit: bool) -> None:
+        self.target = target
+        self.as_exit = as_exit
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        target = self.target
+        if target._state == ENDED:
+            return joined(fiber, target, self.as_exit)
+        _no_wait_for_itself(fiber, target, "exit" if self.as_exit else "join")
+        wait = JoinWait(fiber, target, self.as_exit)
+        target._watch(wait)
+        return fiber._suspend(wait)
+
+
+def joined(fiber: FiberCore, target: FiberCore, as_exit: bool) -> Any:
+    target._seen = True
+    if as_exit:
+        return target._exit_made()
+    if target._ok:
+        return target._result
+    fiber._cause = target._result
+    return FAIL
+
+
+class JoinWait(Wait, Observer):
+    __slots__ = ("as_exit", "fiber", "target")
+
+    def __init__(self, fiber: FiberCore, target: FiberCore, as_exit: bool) -> None:
+        self.fiber = fiber
+        self.target = target
+        self.as_exit = as_exit
+
+    def _fiber_done(self, fiber: FiberCore) -> None:
+        waiter = self.fiber
+        if waiter._wait is not self:
+            return  # an earlier observer interrupted it
+        fiber._seen = True
+        if self.as_exit:
+            waiter._wake(fiber._exit_made())
+        elif fiber._ok:
+            waiter._wake(fiber._result)
+        else:
+            waiter._wake_cause(fiber._result)
+
+    def _abandon(self, fiber: FiberCore) -> None:
+        self.target._unwatch(self)
+
+    def _waits_for(self) -> Iterable[Any]:
+        return (self.target,)
+
+    def _label(self) -> str:
+        return f"{'exit' if self.as_exit else 'join'} of {self.target!r}"
+
+
+class JoinAllOp(Node):
+    """The values of all, in the order given; fails with the first failure that completes (FL11)."""
+
+    __slots__ = ("targets",)
+
+    def __init__(self, targets: list[FiberCore]) -> None:
+        self.targets = targets
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        for target in self.targets:
+            _no_wait_for_itself(fiber, target, "join")
+            target._seen = True
+        for target in self.targets:
+            if target._state == ENDED and not target._ok:
+                fiber._cause = target._result
+                return FAIL
+        wait = AllWait(fiber, self.targets)
+        return wait.values() if not wait.left else fiber._suspend(wait)
+
+
+class AllWait(Wait, Observer):
+    __slots__ = ("fiber", "left", "targets")
+
+    def __init__(self, fiber: FiberCore, targets: list[FiberCore]) -> None:
+        self.fiber = fiber
+        self.targets = targets
+        self.left = 0
+        for target in targets:
+            if target._state != ENDED:
+                self.left += 1
+                target._watch(self)
+
+    def values(self) -> list[Any]:
+        return [t._result for t in self.targets]
+
+    def _fiber_done(self, fiber: FiberCore) -> None:
+        if self.fiber._wait is not self:
+            return
+        self.left -= 1
+        if not fiber._ok:
+            self._abandon(fiber)
+            self.fiber._wake_cause(fiber._result)
+        elif not self.left:
+            self.fiber._wake(self.values())
+
+    def _abandon(self, fiber: FiberCore) -> None:
+        for target in self.targets:
+            target._unwatch(self)
+
+    def _waits_for(self) -> Iterable[Any]:
+        return [t for t in self.targets if t._state != ENDED]
+
+    def _label(self) -> str:
+        return "join of " + ", ".join(f"#{t.id}" for t in self.targets if t._state != ENDED)
+
+
+class AwaitAllOp(Node, Frame):
+    """The exits of all, in the order given, whatever they are."""
+
+    __slots__ = ("targets",)
+
+    def __init__(self, targets: list[FiberCore]) -> None:
+        self.targets = targets
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        for target in self.targets:
+            _no_wait_for_itself(fiber, target, "exit")
+            target._seen = True
+        fiber._stack.append(self)
+        fiber._next = WaitForEnds(self.targets)
+        return NEXT
+
+    def _val(self, fiber: FiberCore, value: Any) -> Any:
+        return [t._exit_made() for t in self.targets]
+
+
+class WaitForEnds(EndFibers):
+    """Only the waiting half: nobody is interrupted."""
+
+    __slots__ = ()
+
+    def __init__(self, targets: list[FiberCore], skip: Iterable[FiberCore] = ()) -> None:
+        super().__init__(targets, Interrupt(), skip=skip)
+        self.at = len(targets)
+
+
+class InterruptOneOp(Node):
+    """Signal a fiber, then wait until it has ended; its failure is not ours (WI6)."""
+
+    __slots__ = ("again", "by", "reason", "target")
+
+    def __init__(self, target: FiberCore, by: Any, reason: str | None, again: bool) -> None:
+        self.target = target
+        self.by = by
+        self.reason = reason
+        self.again = again
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        target = self.target
+        why = interrupt_by(fiber, self.by, self.reason)
+        if target is fiber:
+            if fiber._mask:
+                _no_wait_for_itself(fiber, target, "interrupt (in a region that can't be)")
+            fiber._ask(why, self.again)
+            return None
+        fiber._next = EndFibers([target], why, again=self.again)
+        return NEXT
+
+
+class InterruptAllOp(Node):
+    __slots__ = ("by", "reason", "targets")
+
+    def __init__(self, targets: list[FiberCore], by: Any, reason: str | None) -> None:
+        self.targets = targets
+        self.by = by
+        self.reason = reason
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._next = EndFibers(self.targets, interrupt_by(fiber, self.by, self.reason))
+        return NEXT
+
+
+class _Mine:
+    """The default of ``by``: the fiber that evaluates the interrupt."""
+
+    def __repr__(self) -> str:
+        return "<the interrupting fiber>"
+
+
+MINE: Any = _Mine()
+
+
+def interrupt_by(fiber: FiberCore, by: Any, reason: str | None) -> Interrupt:
+    return Interrupt(fiber.id if by is MINE else by, reason)

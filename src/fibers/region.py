@@ -1,0 +1,161 @@
+"""Regions in bodies: ``with uninterruptible() as restore`` (PD17)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+from fibers.loop import hooks
+from fibers.cause import interrupt_error, interrupt_of
+from fibers.fiber import current_fiber
+from fibers.loop.inner_task import InnerTask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CoroutineType, TracebackType
+
+    from fibers.loop.run_loop import FiberCore
+
+    AnyCoroutine: TypeAlias = CoroutineType[Any, Any, Any]
+
+Restore: TypeAlias = "Callable[[], AbstractContextManager[None]]"
+
+
+def _running(what: str) -> FiberCore:
+    fiber = current_fiber()
+    if fiber is None:
+        raise RuntimeError(
+            f"{what} outside of a fiber: call it in an @effect body, or in a coroutine given to "
+            "Effect.promise"
+        )
+    return fiber
+
+
+def _set(fiber: FiberCore, mask: int, face: InnerTask) -> None:
+    fiber._mask = mask
+    if fiber._face is not face:
+        fiber._face = face
+        hooks.swap_current(fiber._queue.loop, face)
+    if face._must and mask <= face._depth:
+        fiber._attn = True
+
+
+@final
+class _Region(AbstractContextManager["Restore"]):
+    """One region of one body. Used once; regions nest strictly."""
+
+    __slots__ = ("_face", "_fiber", "_handled", "_mask", "_mark", "_outer", "_restored")
+
+    def __init__(self) -> None:
+        self._fiber: FiberCore | None = None
+        self._restored: _Restored | None = None
+
+    def __enter__(self) -> Restore:
+        if self._fiber is not None:
+            raise RuntimeError("this uninterruptible() was entered before: make a new one")
+        fiber = self._fiber = _running("uninterruptible()")
+        self._outer: Any = fiber._region
+        self._mask = fiber._mask
+        self._face = fiber._face
+        # An interrupt that this body handles already does not come up again for this region.
+        self._handled = fiber._icause is not None and not fiber._pend
+        self._mark = None
+        if fiber.get_coro() is fiber._stack[-1]:
+            self._mark = fiber._mark()
+            self._mark.regions.append(self)
+        fiber._region = self
+        _set(fiber, self._mask + 1, InnerTask(fiber, self._mask + 1))
+        return self._make_restore
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        fiber = self._fiber
+        if fiber is None or current_fiber() is not fiber:
+            raise RuntimeError("an uninterruptible() region was left in another fiber")
+        if fiber._region is not self or self._restored is not None:
+            raise RuntimeError("uninterruptible() regions were left out of order: nest them")
+        if self._mark is not None:
+            self._mark.regions.remove(self)
+        self._leave(fiber)
+        self._rearm(fiber)
+        if exc is not None and interrupt_of(exc) is not None and not fiber._mask:
+            # It is on its way out: thrown once, not again in the cleanup that follows.
+            mark = self._mark or fiber._mark()
+            fiber._deliver(mark, mark.own or fiber._own_cause())
+        elif fiber._pend and not fiber._mask:
+            fiber._attn = True
+
+    def force_close(self, fiber: FiberCore) -> None:
+        """The body ended without leaving the region."""
+        self._leave(fiber)
+        self._rearm(fiber)
+
+    def _leave(self, fiber: FiberCore) -> None:
+        fiber._region = self._outer
+        _set(fiber, self._mask, self._face)
+
+    def _rearm(self, fiber: FiberCore) -> None:
+        """What was caught inside is pending again (IN12, IN15)."""
+        if fiber._icause is not None and not self._handled:
+            fiber._pend = True
+
+    def _make_restore(self) -> AbstractContextManager[None]:
+        return _Restored(self)
+
+
+@final
+class _Restored(AbstractContextManager[None]):
+    """A part of a region in which interrupts land again, if they did outside."""
+
+    __slots__ = ("_face", "_mask", "_region")
+
+    def __init__(self, region: _Region) -> None:
+        self._region = region
+
+    def __enter__(self) -> None:
+        region = self._region
+        fiber = _running("restore()")
+        if fiber is not region._fiber:
+            raise RuntimeError("restore() belongs to a region of another fiber")
+        if fiber._region is not region or region._restored is not None:
+            raise RuntimeError("restore() of a region that is not the innermost open one")
+        if fiber._pend and not region._mask:
+            own = fiber._own_cause()
+            mark = region._mark or fiber._mark()
+            exc = interrupt_error(own.reasons[0])  # type: ignore[arg-type]  # a fiber's own cause holds interrupts only
+            mark.exc, mark.cause, mark.own = exc, own, own
+            mark.rearm = True
+            fiber._delivered = 1
+            raise exc
+        self._mask = fiber._mask
+        self._face = fiber._face
+        region._restored = self
+        _set(fiber, region._mask, region._face)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        region = self._region
+        fiber = region._fiber
+        if fiber is None or current_fiber() is not fiber or region._restored is not self:
+            raise RuntimeError("restore() was left out of order or in another fiber")
+        region._restored = None
+        _set(fiber, self._mask, self._face)
+        region._rearm(fiber)
+
+
+def uninterruptible() -> AbstractContextManager[Restore]:
+    """An uninterruptible region in a body; masks this fiber only.
+
+        with uninterruptible() as restore:
+            conn = await connect()
+            with restore():
+                await use(conn)
+            await conn.close()
+
+    A pending interrupt never leaves the region's end: it is raised at the first suspension after
+    it. ``restore()`` raises at once if one is pending. Regions nest strictly; leaving one out of
+    order or in another fiber is a RuntimeError. Outside a fiber too.
+    """
+    return _Region()

@@ -1,0 +1,343 @@
+"""The edges: where plain code starts effects, and the Runtime that holds a service's context."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from fibers.cause import Cause, Interrupt
+from fibers.clock import LIVE_CLOCK
+from fibers.dump import describe
+from fibers.effect import Effect, host_in_tasks
+from fibers.exit import failed
+from fibers.fiber import AsyncFiberError, Fiber, current_fiber, value_or_raise
+from fibers.loop import hooks
+from fibers.loop.queue import ReadyQueue, queue_of
+from fibers.loop.run_loop import ENDED, FiberCore, Observer
+from fibers.ops.clock import CLOCK_KEY
+from fibers.root import DEFAULT_ENV, new_fiber
+from fibers.scope import Scope
+
+if TYPE_CHECKING:
+    from fibers.clock import Clock
+    from fibers.exit import Exit
+    from fibers.signal import AbortSignal
+
+A = TypeVar("A")
+E = TypeVar("E", bound=Exception)
+
+RUN_END_BOUND_SECONDS = 2.0
+"""How long ``run`` waits for fibers that are left when its effect has ended."""
+
+_MISSING: Any = object()
+
+
+# ---------------------------------------------------------------------------- in a plain task
+
+
+class _Release(Observer):
+    """Wakes a plain task when a fiber has ended."""
+
+    __slots__ = ("waiter",)
+
+    def __init__(self, waiter: asyncio.Future[None]) -> None:
+        self.waiter = waiter
+
+    def _fiber_done(self, fiber: FiberCore) -> None:
+        if not self.waiter.done():
+            self.waiter.set_result(None)
+
+
+def _wait_for_end(fiber: FiberCore) -> Generator[Any, Any, None]:
+    """Wait in a plain task. A cancellation of the task interrupts the fiber, waits for its
+    finalizers, and is then raised in the task: never swallowed (PD12).
+    """
+    loop = fiber._queue.loop
+    assert loop is not None
+    cancelled: asyncio.CancelledError | None = None
+    while fiber._state != ENDED:
+        waiter: asyncio.Future[None] = loop.create_future()
+        release = _Release(waiter)
+        fiber._watch(release)
+        try:
+            yield from waiter
+        except asyncio.CancelledError as exc:
+            if cancelled is None:
+                cancelled = exc
+                fiber._interrupt_here(Interrupt(None, "task.cancel"))
+        except BaseException:
+            # The task is being thrown away (GeneratorExit): nobody is left to wait.
+            fiber._interrupt_here(Interrupt(None, "task closed"))
+            raise
+        finally:
+            fiber._unwatch(release)
+            del waiter, release
+    if cancelled is not None:
+        if not fiber._ok and fiber._result.has_interrupts_only:
+            fiber._seen = True
+        try:
+            raise cancelled
+        finally:
+            del cancelled, fiber
+
+
+def _host(eff: Effect[Any, Any]) -> Generator[Any, Any, Any]:
+    """An effect awaited in a plain task: that task's root fiber, started at once (PD12)."""
+    if hooks.running_loop() is None:
+        raise RuntimeError("an effect was awaited where no event loop runs: use fb.run(effect)")
+    task = hooks.current_task()
+    shared = hooks.context_of(task)
+    fiber = new_fiber(eff, context=shared, env=DEFAULT_ENV)
+    fiber._task = task
+    fiber.drive(here=True)
+    if fiber._state != ENDED:
+        own: contextvars.Context | None = None
+        if shared is None:
+            # 3.11 doesn't say which Context a task runs in: the rest runs in a copy, and what it
+            # sets is set again here.
+            own = fiber._ctx = contextvars.copy_context()
+        try:
+            yield from _wait_for_end(fiber)
+        finally:
+            if own is not None:
+                _set_again(own)
+    try:
+        return value_or_raise(fiber)
+    finally:
+        del fiber, task
+
+
+def _set_again(context: contextvars.Context) -> None:
+    for variable, value in context.items():
+        if variable.get(_MISSING) is not value:
+            variable.set(value)
+
+
+host_in_tasks(_host)
+
+
+class _Ended:
+    """``await`` the end of a fiber from a plain coroutine."""
+
+    __slots__ = ("fiber",)
+
+    def __init__(self, fiber: FiberCore) -> None:
+        self.fiber = fiber
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return _wait_for_end(self.fiber)
+
+
+# ---------------------------------------------------------------------------- run
+
+
+def run(eff: Effect[A, E]) -> A:
+    """Run an effect in an event loop of its own, like asyncio.run, and give its value.
+
+    Raises the very error of the first Fail, else of the first Die; FiberInterrupted with the cause
+    where it was interrupted (EX8). Ctrl-C interrupts it, finalizers run, then KeyboardInterrupt is
+    raised once (PD7). RuntimeError inside a running loop: await the effect there.
+    """
+    return value_or_raise(_run(eff))
+
+
+def run_exit(eff: Effect[A, E]) -> Exit[A, E]:
+    """Like ``run``, but how it ended is a value."""
+    return cast("Exit[A, E]", _run(eff).poll())
+
+
+def _run(eff: Effect[A, E]) -> Fiber[A, E]:
+    if hooks.running_loop() is not None:
+        raise RuntimeError("run() inside a running event loop: await the effect instead")
+    with asyncio.Runner() as runner:
+        fiber, fatal = runner.run(_main(eff))
+    if fatal is not None:
+        raise fatal
+    return fiber
+
+
+async def _main(eff: Effect[A, E]) -> tuple[Fiber[A, E], BaseException | None]:
+    queue = queue_of(asyncio.get_running_loop())
+    fiber = new_fiber(eff, env=DEFAULT_ENV)
+    queue.on_fatal = lambda exc: fiber._interrupt_now(Interrupt(None, type(exc).__name__))
+    fiber.drive()
+    try:
+        await _Ended(fiber)
+    finally:
+        await end_the_rest(queue, fiber.id)
+    fiber._seen = True
+    return fiber, queue.fatal
+
+
+async def end_the_rest(
+    queue: ReadyQueue, by: int, *, bound_seconds: float = RUN_END_BOUND_SECONDS
+) -> None:
+    """Interrupt what is left and wait, bounded: a masked fiber must not keep the process."""
+    why = Interrupt(by, "run ended")
+    for fiber in [*queue.live, *queue.ready, *queue.turn]:
+        fiber._interrupt_here(why)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + bound_seconds
+    while queue.live and loop.time() < until:
+        waiter: asyncio.Future[None] = loop.create_future()
+        release = _Release(waiter)
+        last = next(reversed(queue.live))
+        last._watch(release)
+        await asyncio.wait([waiter], timeout=until - loop.time())
+        last._unwatch(release)
+    if queue.live:
+        lines = [f"run: {len(queue.live)} fiber(s) still alive after {bound_seconds:g} s, left:"]
+        lines += ["  " + describe(fiber) for fiber in queue.live]
+        print("\n".join(lines), file=sys.stderr)
+        for fiber in queue.live:
+            # asyncio.Runner would wait for them without a bound.
+            hooks.unregister_task(fiber)
+
+
+# ---------------------------------------------------------------------------- inside a loop
+
+
+def run_fork(eff: Effect[A, E], *, signal: AbortSignal | None = None) -> Fiber[A, E]:
+    """Start an effect at once, owned by nobody; the runtime holds it until it ends.
+
+    An abort of ``signal`` interrupts it; one that was aborted before lets the first synchronous
+    part run (PD19). RuntimeError where no event loop runs.
+    """
+    frame = sys._getframe(1)
+    fiber = new_fiber(eff, site=(frame.f_code, frame.f_lasti))
+    fiber.drive()
+    if signal is not None:
+        _obey(fiber, signal)
+    return fiber
+
+
+def _obey(fiber: Fiber[Any, Any], signal: AbortSignal) -> None:
+    if fiber._state == ENDED:
+        return
+    remove = signal.add_listener(
+        lambda reason: fiber._interrupt_now(Interrupt(None, str(reason)))
+    )
+    fiber._watch(_Then(remove))
+
+
+class _Then(Observer):
+    """A plain function at the end of a fiber; not an observation of its failure."""
+
+    __slots__ = ("f",)
+
+    def __init__(self, f: Callable[[], None]) -> None:
+        self.f = f
+
+    def _fiber_done(self, fiber: FiberCore) -> None:
+        self.f()
+
+
+def run_callback(
+    eff: Effect[A, E], *, on_exit: Callable[[Exit[A, E]], None]
+) -> Callable[[int | None], None]:
+    """``run_fork`` for callback code: ``on_exit(exit)`` at its end. Gives a function that
+    interrupts it; its argument is the interruptor's id or None.
+    """
+    fiber = run_fork(eff)
+    fiber.add_observer(on_exit)
+    return lambda by=None: fiber.interrupt_unsafe(by=by)
+
+
+def run_sync(eff: Effect[A, E]) -> A:
+    """Run an effect that never has to wait, inside a running loop or without any (PD15).
+
+    Raises its error itself; AsyncFiberError where it has to wait: it goes on if a loop runs, else it
+    is interrupted.
+    """
+    return _run_sync(eff, None, None)
+
+
+def _run_sync(eff: Effect[A, E], env: dict[str, Any] | None, scope: Scope | None) -> A:
+    loop = hooks.running_loop()
+    queue = ReadyQueue(loop, manual=True)
+    if env is None:
+        caller = current_fiber()
+        env = DEFAULT_ENV if caller is None else caller._env
+    fiber = new_fiber(eff, env=env, on=queue)
+    fiber.drive()
+    queue.run_all()
+    if fiber._state != ENDED:
+        if loop is None:
+            fiber._interrupt_here(Interrupt(None, "run_sync can't wait"))
+            queue.run_all()
+            raise AsyncFiberError(
+                "run_sync: the effect has to wait and no event loop runs; use run(effect)",
+                fiber.ignore_failure(),
+            )
+        if scope is not None:
+            fiber.run_in(scope)
+        queue.attach()
+        raise AsyncFiberError(
+            "run_sync: the effect has to wait; it goes on as the fiber of this error. "
+            "Await the effect, or fork it",
+            fiber,
+        )
+    if queue.fatal is not None:
+        raise queue.fatal
+    return value_or_raise(fiber)
+
+
+class Runtime:
+    """Services and a clock for the effects that it runs, and the root of their fibers.
+
+        runtime = Runtime(clock=TestClock())
+        value = await runtime.run(effect)
+        await runtime.dispose()
+
+    ``dispose`` interrupts and awaits every fiber that it started; later runs die (VF12: fibers of
+    the module's own ``run_fork`` are not among them).
+    """
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._env = {**DEFAULT_ENV, CLOCK_KEY: LIVE_CLOCK if clock is None else clock}
+        self._scope = Scope("parallel", name="runtime")
+
+    def _fork(self, eff: Effect[A, E], site: Any) -> Fiber[A, E]:
+        if self._scope._is_closed:
+            eff = cast("Effect[A, E]", Effect.die(RuntimeError("Runtime disposed")))
+        fiber = new_fiber(eff, env=self._env, site=site)
+        fiber.drive()
+        fiber.run_in(self._scope)
+        return fiber
+
+    async def run(self, eff: Effect[A, E]) -> A:
+        """Its value, or its error itself. A cancellation of the caller interrupts it."""
+        fiber = self._fork(eff, None)
+        await _Ended(fiber)
+        return value_or_raise(fiber)
+
+    async def run_exit(self, eff: Effect[A, E]) -> Exit[A, E]:
+        """How it ended, as a value."""
+        fiber = self._fork(eff, None)
+        await _Ended(fiber)
+        return cast("Exit[A, E]", fiber.poll())
+
+    def run_sync(self, eff: Effect[A, E]) -> A:
+        """``fibers.run_sync`` with this runtime's services."""
+        if self._scope._is_closed:
+            raise RuntimeError("Runtime disposed")
+        return _run_sync(eff, self._env, self._scope)
+
+    def run_fork(self, eff: Effect[A, E], *, signal: AbortSignal | None = None) -> Fiber[A, E]:
+        """Start an effect at once, owned by this runtime."""
+        frame = sys._getframe(1)
+        fiber = self._fork(eff, (frame.f_code, frame.f_lasti))
+        if signal is not None:
+            _obey(fiber, signal)
+        return fiber
+
+    async def dispose(self) -> None:
+        """Interrupt and await all its fibers; twice is once."""
+        await self._scope.close(
+            failed(Cause((Interrupt(None, "runtime disposed"),))), reason="runtime disposed"
+        )
+
+

@@ -1,0 +1,124 @@
+"""AbortController and AbortSignal: the cancellation transport for code that listens (DESIGN 1.4)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, final
+
+from typing_extensions import Never
+
+from fibers.effect import Effect, make_signals_with
+from fibers.loop.protocol import FAIL, Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fibers.cause import Cause
+    from fibers.loop.run_loop import FiberCore
+
+_log = logging.getLogger("fibers")
+
+
+class AbortError(Exception):
+    """The default reason of ``abort()``."""
+
+
+@final
+class AbortSignal:
+    """Says whether, and why, the work should stop. Made by an AbortController."""
+
+    __slots__ = ("_aborted", "_listeners", "_reason")
+
+    def __init__(self) -> None:
+        self._aborted = False
+        self._reason: object = None
+        self._listeners: dict[object, Callable[[object], None]] = {}
+
+    @property
+    def aborted(self) -> bool:
+        return self._aborted
+
+    @property
+    def reason(self) -> object:
+        """What ``abort`` was called with; None before."""
+        return self._reason
+
+    def wait(self) -> Effect[object, Never]:
+        """Wait until it is aborted; gives the reason."""
+
+        def register(resume: Callable[[Any], None]) -> Effect[Any, Never] | None:
+            remove = self.add_listener(lambda reason: resume(Effect.succeed(reason)))
+            return Effect.sync(remove)
+
+        return Effect.callback(register)
+
+    def add_listener(self, f: Callable[[object], None]) -> Callable[[], None]:
+        """Call ``f(reason)`` at the abort, or now if it has happened. Gives a function that stops
+        it. What ``f`` raises is logged: one listener never keeps the abort from the others.
+        """
+        if self._aborted:
+            _call(f, self._reason)
+            return _nothing
+        key = object()
+        self._listeners[key] = f
+        return lambda: self._listeners.pop(key, None) and None
+
+    def _abort(self, reason: object) -> None:
+        if self._aborted:
+            return
+        self._aborted = True
+        self._reason = reason
+        listeners = list(self._listeners.values())
+        self._listeners.clear()
+        for f in listeners:
+            _call(f, reason)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _call(f: Callable[[object], None], reason: object) -> None:
+    try:
+        f(reason)
+    except Exception:
+        _log.exception("a listener of an abort signal raised")
+
+
+@final
+class AbortController:
+    """Who may abort. ``controller.signal`` goes to who has to stop."""
+
+    __slots__ = ("signal",)
+
+    signal: AbortSignal
+
+    def __init__(self) -> None:
+        self.signal = AbortSignal()
+
+    def abort(self, reason: object = None) -> None:
+        """Abort once; later calls change nothing. Without a reason: an AbortError."""
+        self.signal._abort(AbortError("aborted") if reason is None else reason)
+
+
+class _SignalEnd(Frame):
+    """Under a promise with a signal: aborts it when the fiber is interrupted there (PR4, PR5)."""
+
+    __slots__ = ("controller",)
+
+    def __init__(self, controller: AbortController) -> None:
+        self.controller = controller
+
+    def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
+        if cause.has_interrupts:
+            self.controller.abort()
+        fiber._cause = cause
+        return FAIL
+
+
+def _new_signal() -> tuple[AbortSignal, Frame]:
+    controller = AbortController()
+    return controller.signal, _SignalEnd(controller)
+
+
+make_signals_with(_new_signal)

@@ -1,0 +1,171 @@
+"""TestClock: virtual time, moved by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Never
+
+from fibers.duration import Duration, seconds_of
+from fibers.effect import Effect
+from fibers.loop.protocol import Node, Wait
+from fibers.loop.queue import queue_of
+from fibers.ops.wait import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from fibers.loop.run_loop import FiberCore
+
+_NANOSECONDS = 1_000_000_000
+QUIET_TURNS = 3
+"""Turns of a loop that doesn't show its ready list, after which it is taken to be idle."""
+
+
+def _ns(d: Duration) -> int:
+    return round(seconds_of(d) * _NANOSECONDS)
+
+
+class TestClock:
+    """A clock for tests: starts at 0 and stands still until ``adjust`` or ``set_time``.
+
+        clock = TestClock()
+        runtime = Runtime(clock=clock)
+        fiber = runtime.run_fork(fb.sleep(60).map(lambda _: "done"))
+        await runtime.run(clock.adjust(60))
+
+    Sleeps wake one by one, in order of their time and then of their registration; after each,
+    everything that became ready runs before the next.
+    """
+
+    __test__ = False  # not a test class, whatever pytest thinks of the name
+
+    def __init__(self) -> None:
+        self._now_ns = 0
+        self._monotonic_ns = 0
+        self._sleeps: list[tuple[int, int, _Sleep]] = []
+        self._sequence = itertools.count()
+
+    def now(self) -> float:
+        """Virtual seconds; never goes back, also where ``set_time`` does."""
+        return self._monotonic_ns / _NANOSECONDS
+
+    def sleep(self, d: Duration) -> Effect[None, Never]:
+        """Wait until the test has moved time by ``d``; not positive returns at once."""
+        seconds = seconds_of(d)
+        return _TestSleep(self, None if math.isinf(seconds) and seconds > 0 else _ns(d))
+
+    def adjust(self, d: Duration) -> Effect[None, Never]:
+        """Move time by ``d`` (timedelta or seconds), waking sleeps on the way."""
+        return Effect.promise(lambda: self._move_to(self._now_ns + _ns(d)))
+
+    def set_time(self, t: Duration) -> Effect[None, Never]:
+        """Move time to ``t`` after the start; back is allowed and wakes nobody."""
+        return Effect.promise(lambda: self._move_to(_ns(t)))
+
+    async def _move_to(self, target_ns: int) -> None:
+        await settle()
+        while self._sleeps and self._sleeps[0][0] <= target_ns:
+            at_ns, _, sleep = heapq.heappop(self._sleeps)
+            if sleep.fiber._wait is not sleep:
+                continue  # interrupted meanwhile
+            self._set(max(at_ns, self._now_ns))
+            sleep.fiber._wake(None)
+            await settle()
+        self._set(target_ns)
+
+    def _set(self, now_ns: int) -> None:
+        self._now_ns = now_ns
+        self._monotonic_ns = max(self._monotonic_ns, now_ns)
+
+    def __repr__(self) -> str:
+        return f"<TestClock at {self.now():g} s, {len(self._sleeps)} asleep>"
+
+
+class _SleepOp(Node):
+    __slots__ = ("clock", "ns")
+
+    def __init__(self, clock: TestClock, ns: int | None) -> None:
+        self.clock = clock
+        self.ns = ns
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        if self.ns is None:
+            return fiber._suspend(NEVER)
+        if self.ns <= 0:
+            return None
+        clock = self.clock
+        sleep = _Sleep(fiber, self.ns)
+        at_ns = clock._now_ns + self.ns
+        heapq.heappush(clock._sleeps, (at_ns, next(clock._sequence), sleep))
+        _ThreadWork.watch(fiber._queue.loop)
+        return fiber._suspend(sleep)
+
+
+class _TestSleep(_SleepOp, Effect[None, Never]):
+    __slots__ = ()
+
+
+class _Sleep(Wait):
+    __slots__ = ("fiber", "ns")
+
+    def __init__(self, fiber: FiberCore, ns: int) -> None:
+        self.fiber = fiber
+        self.ns = ns
+
+    def _label(self) -> str:
+        return f"sleep({self.ns / _NANOSECONDS:g}) on a TestClock"
+
+
+class _ThreadWork:
+    """The futures of run_in_executor that are under way in a loop: virtual time must not move while
+    a thread works for somebody who may sleep next.
+    """
+
+    _of: weakref.WeakKeyDictionary[Any, _ThreadWork] = weakref.WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        self.under_way: set[asyncio.Future[Any]] = set()
+
+    @classmethod
+    def watch(cls, loop: Any) -> _ThreadWork:
+        """Start to count the loop's thread work; once a loop."""
+        work = cls._of.get(loop)
+        if work is None:
+            work = cls._of[loop] = cls()
+            original = type(loop).run_in_executor
+            under_way = work.under_way
+
+            def run_in_executor(executor: Any, func: Any, *args: Any) -> Awaitable[Any]:
+                future: asyncio.Future[Any] = original(loop, executor, func, *args)
+                under_way.add(future)
+                future.add_done_callback(under_way.discard)
+                return future
+
+            loop.run_in_executor = run_in_executor
+        return work
+
+
+async def settle() -> None:
+    """Wait until nothing is ready: no fiber, no callback of the loop, no thread work under way."""
+    loop: Any = asyncio.get_running_loop()
+    queue = queue_of(loop)
+    work = _ThreadWork.watch(loop)
+    quiet = 0
+    while True:
+        await asyncio.sleep(0)
+        ready = getattr(loop, "_ready", None)
+        if queue.ready or queue.turn or ready:
+            quiet = 0
+        elif work.under_way:
+            quiet = 0
+            await asyncio.wait(set(work.under_way), return_when=asyncio.FIRST_COMPLETED)
+        else:
+            quiet += 1
+            if ready is not None or quiet >= QUIET_TURNS:
+                return

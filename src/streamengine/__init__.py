@@ -1,0 +1,1 @@
+"""Owned token streams: supervised, durable, ended by exactly one terminal event."""

@@ -1,0 +1,225 @@
+"""The history as effects: what the engine needs of it, and the embedded default on files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Final, Literal, Protocol, TypeVar, final
+
+import structlog
+
+from fibers import Effect, acquire_release, effect
+
+from ..model.errors import HistoryError
+from ..model.ids import check_id, is_valid_id
+from ..model.rows import AssistantRow, Row, UserRow
+from .directory import DurableDirectory, FsyncPolicy, Step
+from .files import AppendedUser, CommitResult, WorkspaceFiles
+from .lane import Lane
+from .lock import StateDirLock
+from .recovery import Loaded, load
+
+WORKSPACES_DIRECTORY: Final = "workspaces"
+
+IoMode = Literal["thread", "inline"]
+"""Where files are touched: on threads of the loop's executor, or on the loop itself (tests)."""
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+
+class HistoryStore(Protocol):
+    """Where conversations are kept.
+
+    Operations on one workspace happen one at a time, in the order in which their effects began.
+    One that was interrupted before its turn doesn't happen; one that was interrupted in its turn
+    happens whole. What a method calls durable is on disk before its effect succeeds.
+    """
+
+    def load(self, workspace_id: str) -> Effect[Loaded, HistoryError]:
+        """Put the workspace in order after a crash, and read it. Before its first stream."""
+        ...
+
+    def read(self, workspace_id: str) -> Effect[list[Row], HistoryError]:
+        """Its rows, by sequence."""
+        ...
+
+    def append_user(self, workspace_id: str, row: UserRow) -> Effect[AppendedUser, HistoryError]:
+        """Make a user row durable. One with a known client message id is not added again."""
+        ...
+
+    def reserve(self, workspace_id: str, message_id: str) -> Effect[int, HistoryError]:
+        """The sequence that this message will have."""
+        ...
+
+    def release(self, workspace_id: str, message_id: str) -> Effect[None, HistoryError]:
+        """Give up what was reserved for this message, if anything is."""
+        ...
+
+    def write_partial(
+        self, workspace_id: str, row: AssistantRow, *, durable: bool = False
+    ) -> Effect[None, HistoryError]:
+        """Keep what the running stream has said so far, in place of what was kept before."""
+        ...
+
+    def read_partial(self, workspace_id: str) -> Effect[AssistantRow | None, HistoryError]:
+        """What was kept last, if anything is."""
+        ...
+
+    def commit_partial(
+        self, workspace_id: str, message_id: str | None = None
+    ) -> Effect[CommitResult, HistoryError]:
+        """Move what was kept into the rows, durably. On failure it is still kept."""
+        ...
+
+    def delete_partial(
+        self, workspace_id: str, message_id: str | None = None
+    ) -> Effect[bool, HistoryError]:
+        """Forget what was kept (only if it is of this message); False when there was nothing."""
+        ...
+
+    def finalize(self, workspace_id: str, row: AssistantRow) -> Effect[AssistantRow, HistoryError]:
+        """Make a final row durable under its reserved sequence. Gives the row as stored."""
+        ...
+
+    def workspaces(self) -> Effect[list[str], HistoryError]:
+        """The ids of all workspaces that have a history, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Workspace:
+    files: WorkspaceFiles
+    lane: Lane = field(default_factory=Lane)
+
+
+@final
+class FileHistory(HistoryStore):
+    """Conversations in files, one directory a workspace, under `<state directory>/workspaces`.
+
+    Reserved sequences live in this object, so a state directory has one of it. `open` sees to
+    that across processes; who constructs it directly holds a StateDirLock, or is alone.
+    """
+
+    def __init__(
+        self,
+        state_directory: Path,
+        *,
+        fsync: FsyncPolicy = "terminal",
+        io: IoMode = "thread",
+        on_step: Callable[[Step], None] | None = None,
+    ) -> None:
+        """Touches no file. `on_step` as for WorkspaceFiles."""
+        # Resolved once: a link above the state directory is the host's choice, not one below it.
+        self._path = state_directory.resolve() / WORKSPACES_DIRECTORY
+        self._fsync: FsyncPolicy = fsync
+        self._io: IoMode = io
+        self._on_step = on_step
+        self._all_lane = Lane()
+        self._workspaces: dict[str, _Workspace] = {}
+        self._workspaces_lock = Lock()
+
+    @staticmethod
+    def open(
+        state_directory: Path, *, fsync: FsyncPolicy = "terminal", io: IoMode = "thread"
+    ) -> Effect[FileHistory, HistoryError]:
+        """The history of a state directory, locked against other processes for as long as the
+        scope in the context lives. Fails with StateDirLocked, which names the other process.
+        """
+        lock = StateDirLock(state_directory)
+
+        @effect(raises=HistoryError)
+        async def take() -> FileHistory:
+            lock.acquire()
+            return FileHistory(state_directory, fsync=fsync, io=io)
+
+        @effect
+        async def give_back() -> None:
+            try:
+                lock.release()
+            except HistoryError as error:
+                # The lock itself is given back all the same, only its note stayed.
+                _log.warning("state_dir_note_left", problem=str(error))
+
+        return acquire_release(take(), lambda _history, _exit: give_back())
+
+    def load(self, workspace_id: str) -> Effect[Loaded, HistoryError]:
+        return self._in(workspace_id, load)
+
+    def read(self, workspace_id: str) -> Effect[list[Row], HistoryError]:
+        return self._in(workspace_id, lambda files: files.read().rows)
+
+    def append_user(self, workspace_id: str, row: UserRow) -> Effect[AppendedUser, HistoryError]:
+        return self._in(workspace_id, lambda files: files.append_user(row))
+
+    def reserve(self, workspace_id: str, message_id: str) -> Effect[int, HistoryError]:
+        return self._in(workspace_id, lambda files: files.reserve(message_id))
+
+    def release(self, workspace_id: str, message_id: str) -> Effect[None, HistoryError]:
+        return self._in(workspace_id, lambda files: files.release(message_id))
+
+    def write_partial(
+        self, workspace_id: str, row: AssistantRow, *, durable: bool = False
+    ) -> Effect[None, HistoryError]:
+        return self._in(workspace_id, lambda files: files.write_partial(row, durable=durable))
+
+    def read_partial(self, workspace_id: str) -> Effect[AssistantRow | None, HistoryError]:
+        return self._in(workspace_id, lambda files: files.read_partial().row)
+
+    def commit_partial(
+        self, workspace_id: str, message_id: str | None = None
+    ) -> Effect[CommitResult, HistoryError]:
+        return self._in(workspace_id, lambda files: files.commit_partial(message_id))
+
+    def delete_partial(
+        self, workspace_id: str, message_id: str | None = None
+    ) -> Effect[bool, HistoryError]:
+        if message_id is None:
+            return self._in(workspace_id, lambda files: files.delete_partial())
+        return self._in(workspace_id, lambda files: files.delete_partial_if_message_id(message_id))
+
+    def finalize(self, workspace_id: str, row: AssistantRow) -> Effect[AssistantRow, HistoryError]:
+        return self._in(workspace_id, lambda files: files.finalize(row))
+
+    def workspaces(self) -> Effect[list[str], HistoryError]:
+        @effect(raises=HistoryError)
+        async def operation() -> list[str]:
+            return await self._done(self._all_lane, self._list_workspaces)
+
+        return operation()
+
+    def _list_workspaces(self) -> list[str]:
+        with DurableDirectory(self._path, fsync=self._fsync).opened() as directory:
+            if directory is None:
+                return []
+            return [name for name in directory.directory_names() if is_valid_id(name)]
+
+    def _in(self, workspace_id: str, job: Callable[[WorkspaceFiles], T]) -> Effect[T, HistoryError]:
+        @effect(raises=HistoryError)
+        async def operation() -> T:
+            workspace = self._workspace(workspace_id)
+            return await self._done(workspace.lane, lambda: job(workspace.files))
+
+        return operation()
+
+    async def _done(self, lane: Lane, job: Callable[[], T]) -> T:
+        return job() if self._io == "inline" else await lane.run(job)
+
+    def _workspace(self, workspace_id: str) -> _Workspace:
+        with self._workspaces_lock:
+            workspace = self._workspaces.get(workspace_id)
+            if workspace is None:
+                try:
+                    check_id(workspace_id)
+                except ValueError as error:
+                    raise HistoryError(
+                        "invalid_id", self._path, f"workspace id {error}", "Use another id."
+                    ) from error
+                files = WorkspaceFiles(
+                    self._path / workspace_id, fsync=self._fsync, on_step=self._on_step
+                )
+                workspace = self._workspaces[workspace_id] = _Workspace(files)
+            return workspace

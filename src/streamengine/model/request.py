@@ -1,0 +1,56 @@
+"""What a stream is asked to do, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from ._base import CamelModel
+from .errors import ErrorType
+from .rows import Row
+
+AbortReason = Literal["user", "startup", "system"]
+"""Who stopped a stream: a person, a caller before it began, or the process that ends."""
+
+CompletionStatus = Literal["completed", "failed", "aborted"]
+
+
+class StreamRequest(CamelModel):
+    """One message to answer. A field that doesn't exist is an error, not ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str
+    client_message_id: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """The sender's own id of this message: sent twice, it is stored and answered once."""
+    correlation: Mapping[str, Any] | None = None
+    """Opaque to the engine; every event and row of the stream carries it."""
+    model: str | None = None
+    prompt_id: str | None = None
+    history: tuple[Row, ...] = ()
+    """The conversation so far, as the provider shall see it, without this message."""
+
+
+class Completion(CamelModel):
+    """How a stream ended.
+
+    `abort_reason` is given exactly when the status is "aborted"; `error` and `error_type` only
+    when it is "failed".
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: CompletionStatus
+    abort_reason: AbortReason | None = None
+    error: str | None = None
+    error_type: ErrorType | None = None
+
+    @model_validator(mode="after")
+    def _fields_match_status(self) -> Self:
+        if (self.status == "aborted") != (self.abort_reason is not None):
+            raise ValueError("abort_reason is needed for 'aborted' and only there")
+        if self.status != "failed" and (self.error is not None or self.error_type is not None):
+            raise ValueError("error and error_type are only for 'failed'")
+        return self

@@ -1,0 +1,1 @@
+"""Agent turns across streams, tools, subturns and child processes."""

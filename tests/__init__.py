@@ -1,0 +1,1 @@
+"""Tests of fiberscope; a package, so that helpers are imported as `tests.<module>`."""

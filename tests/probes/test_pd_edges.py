@@ -1,0 +1,870 @@
+"""Probes PD10, PD15, PD16, PD19, PD24: contexts, run_sync, the ready queue, the plain calls."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Never
+
+import pytest
+from returns.result import Success
+
+import fibers as fb
+from fibers import AbortController, AbortSignal, Effect, Scope, Tag
+from tests.probes.kit_f import (
+    Boom,
+    cause_of,
+    endless,
+    interrupted,
+    interruptors,
+    new_gate,
+    note,
+    running_fiber,
+    turns,
+    wait_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from fibers.testing import TestClock
+
+LEVELS = 10_000
+
+
+class LoopTurns:
+    """Counts the turns of the running loop until stopped."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self.count += 1
+        self._handle = self._loop.call_soon(self._tick)
+
+    def stop(self) -> int:
+        """Stop counting; the turns seen."""
+        self._handle.cancel()
+        return self.count
+
+
+class Resumable:
+    """Fibers that wait for a callback, each resumed by its name."""
+
+    def __init__(self) -> None:
+        self._resumes: dict[str, Callable[[fb.Exit[None, Never] | Effect[None, Never]], None]] = {}
+
+    def wait(self, name: str) -> Effect[None, Never]:
+        """Wait until `resume(name)`."""
+
+        def register(
+            resume: Callable[[fb.Exit[None, Never] | Effect[None, Never]], None],
+        ) -> Effect[Any, Never] | None:
+            self._resumes[name] = resume
+            return None
+
+        return Effect.callback(register)
+
+    def resume(self, name: str) -> None:
+        """Let the waiting fiber go on."""
+        self._resumes[name](Success(None))
+
+
+# ---- PD10: context variables
+
+
+@pytest.mark.spec("PD10", "SU17")
+async def test_a_fork_sees_the_context_variables_of_the_time_of_the_fork() -> None:
+    """Not those set between the fork and its start."""
+    variable = ContextVar("variable", default="unset")
+
+    @fb.effect
+    async def parent() -> str:
+        variable.set("at the fork")
+        child = await Effect.sync(variable.get).fork_child()
+        variable.set("after the fork")
+        return await child
+
+    assert await parent() == "at the fork"
+
+
+@pytest.mark.spec("PD10")
+async def test_what_a_fork_sets_is_not_seen_outside() -> None:
+    """It runs in a Context of its own."""
+    variable = ContextVar("variable", default="unset")
+
+    @fb.effect
+    async def child() -> None:
+        variable.set("in the child")
+
+    @fb.effect
+    async def parent() -> str:
+        await (await child().fork_child(start_immediately=True))
+        return variable.get()
+
+    assert await parent() == "unset"
+
+
+@pytest.mark.spec("PD10")
+async def test_two_forks_do_not_see_each_others_variables() -> None:
+    """Each has its own Context, over suspensions."""
+    variable = ContextVar("variable", default="unset")
+
+    @fb.effect
+    async def child(value: str) -> str:
+        variable.set(value)
+        await Effect.yield_now()
+        return variable.get()
+
+    work = fb.for_each(["a", "b"], child, concurrency="unbounded")
+
+    assert await work == ["a", "b"]
+
+
+@pytest.mark.spec("PD10")
+async def test_run_fork_takes_a_snapshot_of_the_callers_context() -> None:
+    """At the edge as well."""
+    variable = ContextVar("variable", default="unset")
+    variable.set("at the fork")
+
+    fiber = fb.run_fork(Effect.yield_now().map(lambda _: variable.get()))
+    variable.set("after the fork")
+
+    assert await fiber == "at the fork"
+
+
+@pytest.mark.spec("PD10")
+async def test_what_a_run_fork_sets_is_not_seen_by_the_caller() -> None:
+    """Though its first segment ran on the caller's stack."""
+    variable = ContextVar("variable", default="unset")
+
+    fiber = fb.run_fork(Effect.sync(lambda: variable.set("in the fiber")).map(lambda _: None))
+
+    assert fiber.poll() == Success(None)
+    assert variable.get() == "unset"
+
+
+@pytest.mark.spec("PD10")
+async def test_a_finalizer_runs_in_the_context_of_its_fiber() -> None:
+    """Not in that of the interruptor, on whose stack it runs."""
+    variable = ContextVar("variable", default="unset")
+    seen = list[str]()
+    setting = Effect.sync(lambda: variable.set("in the fiber")).flat_map(lambda _: endless())
+
+    fiber = fb.run_fork(setting.on_interrupt(lambda _: note(seen, variable.get())))
+    fiber.interrupt_unsafe(by=7)
+
+    assert seen == ["in the fiber"]
+
+
+# ---- PD15: run_sync
+
+
+@pytest.mark.spec("PD15")
+async def test_run_sync_works_in_a_running_loop() -> None:
+    """Without a turn of it."""
+    assert fb.run_sync(Effect.succeed(5)) == 5
+
+
+@pytest.mark.spec("PD15")
+def test_run_sync_works_without_a_loop() -> None:
+    """In a plain function."""
+    assert fb.run_sync(Effect.succeed(5)) == 5
+
+
+@pytest.mark.spec("PD15")
+def test_run_sync_starts_no_loop() -> None:
+    """None is running inside the effect."""
+
+    def loop_is_running() -> bool:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return True
+
+    assert fb.run_sync(Effect.sync(loop_is_running)) is False
+
+
+@pytest.mark.spec("PD15")
+def test_run_sync_runs_a_coroutine_body() -> None:
+    """As long as nothing in it has to wait."""
+
+    @fb.effect
+    async def body() -> int:
+        return await Effect.succeed(1) + await Effect.sync(lambda: 2)
+
+    assert fb.run_sync(body()) == 3
+
+
+@pytest.mark.spec("PD15")
+def test_run_sync_drains_its_own_queue() -> None:
+    """A fork that starts later and a join of it are fine."""
+
+    @fb.effect
+    async def body() -> int:
+        child = await Effect.succeed(5).fork_child()
+        return await child
+
+    assert fb.run_sync(body()) == 5
+
+
+@pytest.mark.spec("PD15")
+async def test_run_sync_in_a_loop_does_not_drain_the_loops_queue() -> None:
+    """Its own queue only: fibers that wait for the loop's turn go on waiting."""
+    log = list[str]()
+    other = fb.run_fork(Effect.yield_now().flat_map(lambda _: note(log, "other")))
+
+    fb.run_sync(Effect.yield_now().flat_map(lambda _: note(log, "run_sync")))
+    log.append("returned")
+    await other
+
+    assert log == ["run_sync", "returned", "other"]
+
+
+@pytest.mark.spec("PD15", "EX9")
+async def test_run_sync_of_an_effect_that_suspends_raises_async_fiber_error() -> None:
+    """The error carries the fiber."""
+    gate = new_gate()
+
+    with pytest.raises(fb.AsyncFiberError) as caught:
+        fb.run_sync(wait_for(gate))
+
+    fiber = caught.value.fiber
+    assert fiber is not None
+    assert fiber.poll() is None
+    gate.set_result(1)
+    await fiber
+
+
+@pytest.mark.spec("PD15")
+async def test_the_fiber_of_an_async_fiber_error_is_left_running() -> None:
+    """Where there is a loop it comes to its end."""
+    gate = new_gate()
+
+    with pytest.raises(fb.AsyncFiberError) as caught:
+        fb.run_sync(wait_for(gate).map(lambda value: value + 1))
+    gate.set_result(1)
+
+    assert caught.value.fiber is not None
+    assert await caught.value.fiber == 2
+
+
+@pytest.mark.spec("PD15")
+def test_run_sync_without_a_loop_of_an_effect_that_suspends_raises() -> None:
+    """There is nobody to resume it."""
+    with pytest.raises(fb.AsyncFiberError):
+        fb.run_sync(Effect.never())
+
+
+@pytest.mark.spec("PD15", "EX9")
+def test_run_sync_allows_yields_without_a_loop() -> None:
+    """The fiber is ready again: the queue goes on."""
+    assert fb.run_sync(Effect.yield_now().map(lambda _: 5)) == 5
+
+
+@pytest.mark.spec("PD15", "EX9")
+async def test_run_sync_allows_yields_in_a_loop() -> None:
+    """The loop gets no turn for them."""
+    log = list[str]()
+    asyncio.get_running_loop().call_soon(log.append, "loop")
+
+    fb.run_sync(Effect.yield_now().flat_map(lambda _: note(log, "fiber")))
+    await turns()
+
+    assert log == ["fiber", "loop"]
+
+
+@pytest.mark.spec("PD15", "WI9")
+def test_run_sync_is_not_stopped_by_the_op_budget() -> None:
+    """More primitives than one budget holds."""
+    values = fb.run_sync(fb.for_each(range(LEVELS), lambda item: Effect.sync(lambda: item)))
+
+    assert values == list(range(LEVELS))
+
+
+@pytest.mark.spec("PD15")
+def test_run_sync_raises_the_very_object() -> None:
+    """Like run."""
+    boom = Boom()
+
+    with pytest.raises(Boom) as caught:
+        fb.run_sync(Effect.fail(boom))
+
+    assert caught.value is boom
+
+
+# ---- PD16: the ready queue
+
+
+@pytest.mark.spec("PD16")
+async def test_a_resumed_fiber_does_not_run_on_the_resumers_stack() -> None:
+    """It is ready, and runs when its turn comes."""
+    log, waiting = list[str](), Resumable()
+    fiber = fb.run_fork(waiting.wait("a").flat_map(lambda _: note(log, "went on")))
+
+    waiting.resume("a")
+    log.append("resume returned")
+    await fiber
+
+    assert log == ["resume returned", "went on"]
+
+
+@pytest.mark.spec("PD16")
+async def test_a_joiner_does_not_run_on_the_stack_of_the_fiber_that_ends() -> None:
+    """Observers run there, joiners do not."""
+    log = list[str]()
+    target = fb.run_fork(endless())
+    joiner = fb.run_fork(target.exit().flat_map(lambda _: note(log, "joiner")))
+
+    target.interrupt_unsafe(by=7)
+    log.append("interrupt returned")
+    await joiner
+
+    assert log == ["interrupt returned", "joiner"]
+
+
+@pytest.mark.spec("PD16")
+async def test_fibers_run_in_the_order_in_which_they_became_ready() -> None:
+    """Not in that of their start."""
+    log, waiting = list[str](), Resumable()
+
+    def waiter(name: str) -> Effect[None, Never]:
+        return waiting.wait(name).flat_map(lambda _: note(log, name))
+
+    fibers = [fb.run_fork(waiter(name)) for name in ("a", "b", "c")]
+    for name in ("c", "a", "b"):
+        waiting.resume(name)
+    for fiber in fibers:
+        await fiber
+
+    assert log == ["c", "a", "b"]
+
+
+@pytest.mark.spec("PD16")
+async def test_deferred_forks_start_in_order_of_the_forks() -> None:
+    """They are ready from the fork on."""
+    log = list[str]()
+
+    @fb.effect
+    async def parent() -> None:
+        children = [await note(log, name).fork_child() for name in ("a", "b", "c")]
+        for child in children:
+            await child
+
+    await parent()
+
+    assert log == ["a", "b", "c"]
+
+
+@pytest.mark.spec("PD16")
+async def test_fibers_hand_over_without_a_turn_of_the_loop_each() -> None:
+    """A hundred deferred forks, each joined before the next."""
+
+    @fb.effect
+    async def parent() -> int:
+        counter = LoopTurns()
+        for _ in range(100):
+            await (await Effect.succeed(None).fork_child())
+        return counter.stop()
+
+    assert await parent() < 10
+
+
+@pytest.mark.spec("PD16")
+async def test_fibers_that_hand_over_do_not_starve_the_loop() -> None:
+    """The drain has a budget: a callback of asyncio's gets its turn in between."""
+    called = asyncio.Event()
+    asyncio.get_running_loop().call_soon(called.set)
+
+    @fb.effect
+    async def parent() -> bool:
+        for _ in range(100_000):
+            if called.is_set():
+                return True
+            await (await Effect.succeed(None).fork_child())
+        return False
+
+    assert await parent()
+
+
+@pytest.mark.spec("PD16")
+async def test_yield_now_gives_the_loop_a_turn() -> None:
+    """A callback that waits runs first."""
+    log = list[str]()
+
+    @fb.effect
+    async def body() -> None:
+        asyncio.get_running_loop().call_soon(log.append, "loop")
+        await Effect.yield_now()
+        log.append("fiber")
+
+    await body()
+
+    assert log == ["loop", "fiber"]
+
+
+@pytest.mark.spec("PD16")
+async def test_sleep_zero_gives_the_loop_a_turn() -> None:
+    """On the live clock it is a yield."""
+    log = list[str]()
+
+    @fb.effect
+    async def body() -> None:
+        asyncio.get_running_loop().call_soon(log.append, "loop")
+        await fb.sleep(0)
+        log.append("fiber")
+
+    await body()
+
+    assert log == ["loop", "fiber"]
+
+
+@pytest.mark.spec("PD16", "WI9")
+async def test_the_op_budget_gives_the_loop_a_turn() -> None:
+    """A chain without a suspension is not done in one go."""
+    done, seen = list[int](), list[int]()
+    asyncio.get_running_loop().call_soon(lambda: seen.append(len(done)))
+    work = fb.for_each(range(LEVELS), lambda item: Effect.sync(lambda: done.append(item)))
+
+    await work
+
+    assert len(done) == LEVELS
+    assert 0 < seen[0] < LEVELS
+
+
+@pytest.mark.spec("PD16", "WI9")
+async def test_the_op_budget_counts_what_a_body_awaits() -> None:
+    """A coroutine that only awaits ready effects gives the loop its turns too."""
+    done, seen = list[int](), list[int]()
+    asyncio.get_running_loop().call_soon(lambda: seen.append(len(done)))
+
+    @fb.effect
+    async def body() -> None:
+        for item in range(LEVELS):
+            done.append(await Effect.succeed(item))
+
+    await body()
+
+    assert len(done) == LEVELS
+    assert 0 < seen[0] < LEVELS
+
+
+# ---- PD16: no stack a level
+
+
+@pytest.mark.spec("PD16")
+async def test_ten_thousand_nested_immediate_forks_need_no_stack() -> None:
+    """Each forks the next; the deepest has run before the first fork returns."""
+    log = list[str]()
+
+    def level(below: int) -> Effect[None, Never]:
+        if below == 0:
+            return note(log, "deepest")
+        inner = Effect.suspend(lambda: level(below - 1))
+        return inner.fork_detach(start_immediately=True).map(lambda _: None)
+
+    await level(LEVELS).flat_map(lambda _: note(log, "first fork returned"))
+
+    assert log == ["deepest", "first fork returned"]
+
+
+@pytest.mark.spec("PD16")
+async def test_ten_thousand_nested_immediate_forks_from_bodies_need_no_stack() -> None:
+    """The same where every level is a coroutine, forked into one scope."""
+    log, scope = list[str](), Scope()
+
+    @fb.effect
+    async def level(below: int) -> None:
+        if below == 0:
+            log.append("deepest")
+        else:
+            await level(below - 1).fork_in(scope, start_immediately=True)
+
+    await level(LEVELS)
+    log.append("first fork returned")
+
+    assert log == ["deepest", "first fork returned"]
+    assert scope.finalizer_count == 0
+
+
+@pytest.mark.spec("PD16")
+async def test_ten_thousand_nested_interrupts_need_no_stack() -> None:
+    """Each fiber's finalizer interrupts the next; all have ended when the first returns."""
+    fibers = list[fb.Fiber[None, Never]]()
+
+    def link(index: int) -> Effect[None, Never]:
+        def next_one(_: object) -> Effect[None, Never]:
+            if index + 1 == LEVELS:
+                return Effect.succeed(None)
+            return fibers[index + 1].interrupt()
+
+        return endless().on_interrupt(next_one)
+
+    fibers.extend(fb.run_fork(link(index)) for index in range(LEVELS))
+    await fibers[0].interrupt()
+
+    assert all(cause_of(fiber.poll()).has_interrupts_only for fiber in fibers)
+
+
+@pytest.mark.spec("PD16")
+async def test_ten_thousand_nested_interrupts_from_bodies_need_no_stack() -> None:
+    """The same where every finalizer is the finally of a coroutine."""
+    fibers = list[fb.Fiber[None, Never]]()
+
+    @fb.effect
+    async def link(index: int) -> None:
+        try:
+            await endless()
+        finally:
+            if index + 1 < LEVELS:
+                await fibers[index + 1].interrupt()
+
+    fibers.extend(fb.run_fork(link(index)) for index in range(LEVELS))
+    await fibers[0].interrupt()
+
+    assert all(cause_of(fiber.poll()).has_interrupts_only for fiber in fibers)
+
+
+@pytest.mark.spec("PD16")
+async def test_bodies_that_await_bodies_ten_thousand_deep_need_no_stack() -> None:
+    """Neither does what each adds on the way back."""
+
+    @fb.effect
+    async def down(levels: int) -> int:
+        return 0 if levels == 0 else 1 + await down(levels - 1)
+
+    assert await down(LEVELS) == LEVELS
+
+
+@pytest.mark.spec("PD16")
+async def test_an_error_passes_ten_thousand_bodies() -> None:
+    """The very object arrives."""
+    boom = Boom()
+
+    @fb.effect(raises=Boom)
+    async def down(levels: int) -> None:
+        if levels == 0:
+            raise boom
+        await down(levels - 1)
+
+    with pytest.raises(Boom) as caught:
+        await down(LEVELS)
+
+    assert caught.value is boom
+
+
+@pytest.mark.spec("PD16")
+async def test_an_interrupt_unwinds_ten_thousand_bodies() -> None:
+    """Each finally runs, on the interruptor's stack, before interrupt_unsafe returns."""
+    left = list[int]()
+
+    @fb.effect
+    async def down(levels: int) -> None:
+        try:
+            await (down(levels - 1) if levels else endless())
+        finally:
+            left.append(levels)
+
+    fiber = fb.run_fork(down(LEVELS))
+    while fiber.poll() is None and not left:
+        # The op budget gives the loop turns on the way down.
+        await turns()
+        fiber.interrupt_unsafe(by=7)
+
+    await fiber.exit()
+    assert left == list(range(left[0], LEVELS + 1))
+    assert interrupted(by=7) == fiber.poll()
+
+
+# ---- PD16: plain calls nest
+
+
+def chain_of_unsafe_interrupts(count: int) -> list[fb.Fiber[None, Never]]:
+    """Fibers whose finalizers call interrupt_unsafe on the next one, from a plain callback."""
+    fibers = list[fb.Fiber[None, Never]]()
+
+    def link(index: int) -> Effect[None, Never]:
+        def interrupt_next() -> None:
+            if index + 1 < count:
+                fibers[index + 1].interrupt_unsafe(by=7)
+
+        return endless().on_interrupt(lambda _: Effect.sync(interrupt_next))
+
+    fibers.extend(fb.run_fork(link(index)) for index in range(count))
+    return fibers
+
+
+@pytest.mark.spec("PD16")
+async def test_nested_plain_interrupts_unwind_on_the_interruptors_stack() -> None:
+    """Fifty levels: all have ended when the first call returns."""
+    fibers = chain_of_unsafe_interrupts(50)
+
+    fibers[0].interrupt_unsafe(by=7)
+
+    assert [interruptors(fiber.poll()) for fiber in fibers] == [[7]] * 50
+
+
+@pytest.mark.spec("PD16")
+async def test_deeply_nested_plain_interrupts_go_through_the_queue() -> None:
+    """Three hundred levels: beyond a hundred the rest waits for the queue, and comes."""
+    fibers = chain_of_unsafe_interrupts(300)
+
+    fibers[0].interrupt_unsafe(by=7)
+    ended_at_once = sum(fiber.poll() is not None for fiber in fibers)
+    await turns()
+
+    assert 50 < ended_at_once < 300
+    assert [interruptors(fiber.poll()) for fiber in fibers] == [[7]] * 300
+
+
+def chain_of_plain_forks(
+    scope: Scope, count: int
+) -> tuple[list[fb.Fiber[None, Never]], list[int], list[Exception]]:
+    """Each effect forks the next by a plain call; the fibers, the levels that ran, the errors."""
+    fibers, ran, errors = list[fb.Fiber[None, Never]](), list[int](), list[Exception]()
+
+    def start(level: int) -> None:
+        ran.append(level)
+        if level < count:
+            try:
+                inner = scope.fork(Effect.sync(lambda: start(level + 1)), start_immediately=True)
+            except Exception as exc:
+                errors.append(exc)
+            else:
+                fibers.append(inner)
+
+    start(0)
+    return fibers, ran, errors
+
+
+@pytest.mark.spec("PD16")
+async def test_nested_plain_forks_start_on_the_forkers_stack() -> None:
+    """Fifty levels run to the deepest."""
+    _, ran, errors = chain_of_plain_forks(Scope(), 50)
+
+    assert ran == list(range(51))
+    assert errors == []
+
+
+@pytest.mark.spec("PD16")
+async def test_deeply_nested_plain_forks_into_an_open_scope_raise_a_clear_error() -> None:
+    """Once, at the level that is too deep; it is not Python's recursion limit that says so."""
+    _, ran, errors = chain_of_plain_forks(Scope(), 300)
+
+    (error,) = errors
+    assert not isinstance(error, RecursionError)
+    assert str(error) != ""
+    assert 50 < len(ran) < 300
+
+
+@pytest.mark.spec("PD16", "FO1")
+async def test_deeply_nested_plain_forks_into_a_closed_scope_fail_closed() -> None:
+    """Nothing is raised: the level that is too deep never runs, its exit is an interrupt."""
+    scope = Scope()
+    await scope.close()
+
+    fibers, ran, errors = chain_of_plain_forks(scope, 300)
+    deepest, *others = fibers
+
+    assert errors == []
+    assert 50 < len(ran) < 300
+    assert cause_of(deepest.poll()).has_interrupts_only
+    assert all(fiber.poll() == Success(None) for fiber in others)
+
+
+# ---- PD19: signals
+
+
+@pytest.mark.spec("PD19")
+async def test_a_thunk_gets_no_signal_unless_asked_for() -> None:
+    """Its parameters are not looked at."""
+    seen = list[object]()
+
+    async def thunk(signal: AbortSignal | None = None) -> None:
+        seen.append(signal)
+
+    await Effect.promise(thunk)
+
+    assert seen == [None]
+
+
+@pytest.mark.spec("PD19")
+async def test_a_thunk_gets_its_signal_by_position() -> None:
+    """With signal=True, whatever the parameter is called."""
+    seen = list[object]()
+
+    async def thunk(*arguments: object) -> None:
+        seen.extend(arguments)
+
+    await Effect.promise(thunk, signal=True)
+
+    assert [type(argument) for argument in seen] == [AbortSignal]
+
+
+@pytest.mark.spec("PD19")
+async def test_with_an_aborted_signal_the_first_synchronous_part_runs() -> None:
+    """Then the interrupt lands, at the first suspension."""
+    log, controller = list[str](), AbortController()
+    controller.abort()
+
+    @fb.effect
+    async def body() -> None:
+        log.append("first part")
+        try:
+            await endless()
+        finally:
+            log.append("finally")
+
+    fiber = fb.run_fork(body(), signal=controller.signal)
+    exit = await fiber.exit()
+
+    assert log == ["first part", "finally"]
+    assert interruptors(exit) == [None]
+
+
+@pytest.mark.spec("PD19")
+async def test_a_signal_that_aborts_interrupts_the_fiber() -> None:
+    """by=None: no fiber asked for it."""
+    controller = AbortController()
+    fiber = fb.run_fork(endless(), signal=controller.signal)
+
+    before = fiber.poll()
+    controller.abort()
+    exit = await fiber.exit()
+
+    assert before is None
+    assert interruptors(exit) == [None]
+
+
+@pytest.mark.spec("PD19")
+async def test_a_signal_that_aborts_after_the_end_changes_nothing() -> None:
+    """The exit stands."""
+    controller = AbortController()
+    fiber = fb.run_fork(Effect.succeed(5), signal=controller.signal)
+
+    controller.abort()
+
+    assert fiber.poll() == Success(5)
+
+
+@pytest.mark.spec("PD19", "PR4")
+async def test_the_signal_of_a_promise_is_its_own() -> None:
+    """Each run of the effect has a signal of its own."""
+    signals = list[AbortSignal]()
+
+    def thunk(signal: AbortSignal) -> Awaitable[int]:
+        signals.append(signal)
+        gate = new_gate()
+        gate.set_result(1)
+        return gate
+
+    work = Effect.promise(thunk, signal=True)
+    await work
+    await work
+
+    assert len(signals) == 2
+    assert signals[0] is not signals[1]
+
+
+# ---- PD24: plain forks inside a fiber
+
+
+Name = Tag[str]("Name")
+
+
+@fb.effect
+async def read_name() -> str:
+    """The service, as the running fiber has it."""
+    return await Name
+
+
+@pytest.mark.spec("PD24")
+async def test_a_plain_scope_fork_takes_the_clock_of_the_calling_fiber(
+    clock: TestClock, rt: fb.Runtime
+) -> None:
+    """A sleep of a minute passes in virtual time."""
+    scope = Scope()
+
+    fiber = await rt.run(Effect.sync(lambda: scope.fork(fb.sleep(60).map(lambda _: 5))))
+    await rt.run(clock.adjust(60))
+
+    assert fiber.poll() == Success(5)
+
+
+@pytest.mark.spec("PD24")
+async def test_a_plain_run_fork_takes_the_clock_of_the_calling_fiber(
+    clock: TestClock, rt: fb.Runtime
+) -> None:
+    """The same for run_fork."""
+    fiber = await rt.run(Effect.sync(lambda: fb.run_fork(fb.sleep(60).map(lambda _: 5))))
+    await rt.run(clock.adjust(60))
+
+    assert fiber.poll() == Success(5)
+
+
+@pytest.mark.spec("PD24")
+async def test_a_plain_fork_takes_the_services_of_the_calling_fiber() -> None:
+    """What is provided there is provided here."""
+    scope = Scope()
+
+    @fb.effect
+    async def caller() -> list[str]:
+        forks = [scope.fork(read_name()), fb.run_fork(read_name())]
+        return [await fork for fork in forks]
+
+    assert await caller().provide_service(Name, "Ada") == ["Ada", "Ada"]
+
+
+@pytest.mark.spec("PD24", "PD10")
+async def test_a_plain_fork_takes_the_context_of_the_calling_fiber() -> None:
+    """Context variables too."""
+    variable, scope = ContextVar("variable", default="unset"), Scope()
+
+    @fb.effect
+    async def caller() -> str:
+        variable.set("set by the caller")
+        return await scope.fork(Effect.sync(variable.get))
+
+    assert await caller() == "set by the caller"
+
+
+@pytest.mark.spec("PD24")
+async def test_a_plain_fork_outside_a_fiber_takes_the_live_clock() -> None:
+    """The default runtime's: a sleep of 0 s needs nobody to move the time."""
+    scope = Scope()
+
+    fibers = [scope.fork(fb.sleep(0)), fb.run_fork(fb.sleep(0))]
+
+    assert [await fiber for fiber in fibers] == [None, None]
+
+
+@pytest.mark.spec("PD24", "EX13")
+async def test_a_plain_fork_outside_a_fiber_has_no_services() -> None:
+    """It dies, and the defect names what is missing."""
+    exit = await fb.run_fork(read_name()).exit()
+
+    (defect,) = cause_of(exit).defects
+    assert "Name" in str(defect)
+
+
+@pytest.mark.spec("PD24")
+async def test_a_plain_fork_is_no_child_of_the_calling_fiber() -> None:
+    """It belongs to the scope: the caller's end does not touch it."""
+    scope, gate = Scope(), new_gate()
+    running = list[int]()
+
+    @fb.effect
+    async def caller() -> fb.Fiber[int, Never]:
+        running.append(running_fiber().id)
+        return scope.fork(wait_for(gate))
+
+    fiber = await caller()
+    alive = fiber.poll()
+    gate.set_result(5)
+
+    assert alive is None
+    assert await fiber == 5
+    assert fiber.id not in running

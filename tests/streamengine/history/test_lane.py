@@ -1,0 +1,134 @@
+"""Jobs off the loop: one at a time, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+
+import pytest
+
+from streamengine.history.lane import Lane
+
+
+async def test_jobs_run_in_the_order_in_which_they_were_given() -> None:
+    lane, ran = Lane(), list[int]()
+
+    await asyncio.gather(
+        *(lane.run(lambda number=number: ran.append(number)) for number in range(200))
+    )
+
+    assert ran == list(range(200))
+
+
+async def test_a_job_runs_off_the_loops_thread_and_its_result_comes_back() -> None:
+    assert await Lane().run(threading.get_ident) != threading.get_ident()
+
+
+async def test_what_a_job_raises_comes_back() -> None:
+    error = OSError("no")
+
+    def fail() -> None:
+        raise error
+
+    lane = Lane()
+    with pytest.raises(OSError) as caught:
+        await lane.run(fail)
+
+    assert caught.value is error
+    assert await lane.run(lambda: "next") == "next"
+
+
+async def test_jobs_of_one_lane_never_overlap() -> None:
+    lane, inside, together = Lane(), set[int](), list[int]()
+
+    def job(number: int) -> None:
+        inside.add(number)
+        together.append(len(inside))
+        inside.remove(number)
+
+    await asyncio.gather(*(lane.run(lambda number=number: job(number)) for number in range(50)))
+
+    assert together == [1] * 50
+
+
+async def test_a_busy_lane_does_not_hold_up_another() -> None:
+    release = threading.Event()
+    busy = Lane().run(release.wait)
+
+    assert await Lane().run(lambda: "through") == "through"
+    release.set()
+
+    assert await busy
+
+
+async def test_a_job_cancelled_before_its_turn_does_not_run() -> None:
+    lane, release, ran = Lane(), threading.Event(), list[str]()
+    first = lane.run(release.wait)
+    cancelled = lane.run(lambda: ran.append("cancelled"))
+    last = lane.run(lambda: ran.append("last"))
+
+    cancelled.cancel()
+    release.set()
+    await asyncio.gather(first, last)
+
+    assert ran == ["last"]
+
+
+async def test_a_job_cancelled_in_its_turn_ends_before_the_next_begins() -> None:
+    lane, ran = Lane(), list[str]()
+    begun, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def job() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        release.wait()
+        ran.append("cancelled, but whole")
+
+    cancelled = lane.run(job)
+    await begun.wait()
+    cancelled.cancel()
+    last = lane.run(lambda: ran.append("last"))
+    release.set()
+    await last
+
+    assert ran == ["cancelled, but whole", "last"]
+
+
+async def test_a_job_sees_the_context_it_was_given_in() -> None:
+    variable = contextvars.ContextVar("variable", default="outside")
+    variable.set("inside")
+
+    assert await Lane().run(variable.get) == "inside"
+
+
+def test_a_loop_that_ends_waits_for_the_jobs_that_were_given() -> None:
+    lane, ran = Lane(), list[str]()
+    release = threading.Event()
+
+    async def leave() -> None:
+        lane.run(release.wait)
+        lane.run(lambda: ran.append("last"))
+        release.set()
+
+    asyncio.run(leave())
+
+    assert ran == ["last"]
+
+
+def test_a_loop_whose_threads_have_ended_takes_no_job_and_the_lane_survives() -> None:
+    lane = Lane()
+
+    async def too_late() -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, int)
+        await loop.shutdown_default_executor()
+        with pytest.raises(RuntimeError):
+            lane.run(int)
+
+    async def another_loop() -> int:
+        return await lane.run(lambda: 5)
+
+    asyncio.run(too_late())
+
+    assert asyncio.run(another_loop()) == 5
