@@ -5,6 +5,7 @@ Everything in flight has an owner, and the owner is a scope. See ``Effect``, ``F
 
 from __future__ import annotations
 
+from fibers.app.main import run_main
 from fibers.cause import (
     Cause,
     Die,
@@ -68,6 +69,7 @@ __all__ = [
     "run_callback",
     "run_exit",
     "run_fork",
+    "run_main",
     "run_sync",
     "scoped",
     "set_unhandled_failure_hook",

@@ -8,8 +8,18 @@ import pytest
 from returns.result import Failure, Success
 
 import fibers as fb
-from fibers import Cause, Die, Effect, Fail, Fiber, Interrupt, Tag
-from tests.probes.kit_d import Boom, Defect, at_gate, cause_of, new_gate, say, steps, throwing
+from fibers import Cause, Die, Effect, Fail, Fiber, Interrupt, Scope, Tag
+from tests.probes.kit_d import (
+    Boom,
+    Defect,
+    at_gate,
+    cause_of,
+    new_gate,
+    parked,
+    say,
+    steps,
+    throwing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -629,6 +639,34 @@ def test_run_sync_runs_the_children_that_its_effect_waits_for() -> None:
     joining = Effect.succeed(7).fork_child().flat_map(lambda child: child.join())
 
     assert fb.run_sync(joining) == 7
+
+
+@pytest.mark.spec("EX9", "WI1", "WI4")
+@pytest.mark.parametrize("start_immediately", [False, True], ids=["unstarted", "suspended"])
+async def test_run_sync_can_interrupt_a_fiber_of_the_running_loop(
+    start_immediately: bool,
+) -> None:
+    """An interrupt without an asynchronous finalizer has nothing to wait for."""
+    scope = Scope()
+    fiber: Fiber[None, Never] = scope.fork(Effect.never(), start_immediately=start_immediately)
+
+    fb.run_sync(fiber.interrupt(by=5))
+
+    assert fiber.poll() == Failure(Cause((Interrupt(by=5, reason=None),)))
+
+
+@pytest.mark.spec("EX9", "SO1")
+async def test_run_sync_can_close_a_scope_whose_finalizers_are_synchronous() -> None:
+    """A close from a synchronous callback, for instance."""
+    log: list[str] = []
+    scope = Scope()
+    fb.run_sync(scope.add_finalizer(lambda _: say(log, "finalizer")))
+    scope.fork(parked(say(log, "fiber")), start_immediately=True)
+
+    fb.run_sync(scope.close())
+
+    assert log == ["fiber", "finalizer"]
+    assert scope.state == "closed"
 
 
 # ---- services

@@ -49,14 +49,11 @@ def with_ensuring(finalizer: Effect[None, Never]) -> Effect[None, Never]:
 
 def with_release(finalizer: Effect[None, Never]) -> Effect[None, Never]:
     """`finalizer` as the release of acquire_use_release."""
-
-    def use(_: int) -> Effect[None, Never]:
-        return Effect.succeed(None)
-
-    def release(_: int, __: object) -> Effect[None, Never]:
-        return finalizer
-
-    return fb.acquire_use_release(Effect.succeed(1), use, release)
+    done: Effect[None, Never] = Effect.succeed(None)
+    whole: Effect[None, Never] = fb.acquire_use_release(
+        done, lambda _: done, lambda _, __: finalizer
+    )
+    return whole
 
 
 def with_scope(finalizer: Effect[None, Never]) -> Effect[None, Never]:
@@ -757,7 +754,7 @@ async def test_leaving_regions_out_of_order_is_a_runtime_error() -> None:
 @pytest.mark.spec("PD17")
 async def test_leaving_a_region_in_another_fiber_is_a_runtime_error() -> None:
     """A region belongs to the fiber that entered it."""
-    regions = list[AbstractContextManager[Any]]()
+    regions: list[AbstractContextManager[Any]] = []
     gate = new_gate()
 
     @fb.effect
@@ -783,7 +780,7 @@ async def test_leaving_a_region_in_another_fiber_is_a_runtime_error() -> None:
 @pytest.mark.spec("PD17")
 async def test_using_a_restore_in_another_fiber_is_a_runtime_error() -> None:
     """It would unmask somebody else."""
-    restores = list["Callable[[], AbstractContextManager[None]]"]()
+    restores: list[Callable[[], AbstractContextManager[None]]] = []
     gate = new_gate()
 
     @fb.effect

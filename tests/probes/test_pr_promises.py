@@ -425,7 +425,7 @@ async def test_a_rejection_after_the_abort_leaves_the_exit_alone() -> None:
 @pytest.mark.spec("PR4")
 async def test_a_rejection_after_the_abort_is_not_reported_as_unretrieved() -> None:
     """An abort that ends in a rejection is the usual case, not a forgotten error."""
-    reports = list[Mapping[str, Any]]()
+    reports: list[Mapping[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
 
     def start() -> tuple[fb.Fiber[int, Never], asyncio.Future[int]]:

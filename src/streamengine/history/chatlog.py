@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast, final
 
 from typing_extensions import TypeIs
 
-from ..model._base import CamelModel
+from ..model.base import CamelModel
 from ..model.rows import MAX_HISTORY_SEQUENCE, AssistantRow, Row, RowMetadata, UserRow, parse_row
 from .directory import Fingerprint, OpenDirectory
 

@@ -7,14 +7,13 @@ done; `exclusive()` makes one step of several. Nothing here knows of event loops
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast, final
-
-import structlog
 
 from ..model.errors import HistoryError
 from ..model.ids import check_id
@@ -38,7 +37,7 @@ PARTIAL_FILE: Final = "partial.json"
 
 _AnyRow = TypeVar("_AnyRow", UserRow, AssistantRow)
 
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger("streamengine.history")
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +431,7 @@ class WorkspaceFiles:
         aside = directory.set_aside(PARTIAL_FILE, "partial.corrupt", ".json")
         self._partial = None
         warning = f"{directory.path_of(PARTIAL_FILE)} {problem}; it was moved to {aside}"
-        _log.warning("partial_set_aside", workspace_id=self.workspace_id, problem=warning)
+        _log.warning("%s", warning)
         return warning
 
     # ---- what rows must be

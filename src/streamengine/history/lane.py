@@ -30,9 +30,8 @@ class Lane:
         self._is_draining = False
         self._lock = Lock()
 
-    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Queue a job, now. Needs a running loop."""
-        loop = asyncio.get_running_loop()
+    async def run(self, job: Callable[[], T]) -> T:
+        """Queue a job, at once, and wait for its result."""
         outcome: Future[T] = Future()
         context = contextvars.copy_context()
 
@@ -46,17 +45,22 @@ class Lane:
             else:
                 outcome.set_result(result)
 
+        self._put(run_job)
+        try:
+            return await asyncio.wrap_future(outcome)
+        except asyncio.CancelledError:
+            # The wrapper would pass this on one turn of the loop later. Until then the job could
+            # begin, although who waited for it has seen it cancelled.
+            outcome.cancel()
+            raise
+
+    def _put(self, run_job: Callable[[], None]) -> None:
         with self._lock:
-            self._jobs.append(run_job)
             if not self._is_draining:
-                # Raises when the loop is shutting down; nothing is marked as draining then.
-                try:
-                    loop.run_in_executor(None, self._drain)
-                except RuntimeError:
-                    self._jobs.remove(run_job)
-                    raise
+                # Raises when the loop is shutting down; then nothing was changed.
+                asyncio.get_running_loop().run_in_executor(None, self._drain)
                 self._is_draining = True
-        return asyncio.wrap_future(outcome, loop=loop)
+            self._jobs.append(run_job)
 
     def _drain(self) -> None:
         while True:

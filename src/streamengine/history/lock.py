@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Self, cast, final
 from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
-from ..model._base import CamelModel
+from ..model.base import CamelModel
 from ..model.errors import HistoryError
 from .directory import DurableDirectory
 
@@ -62,7 +62,10 @@ class StateDirLocked(HistoryError):
 
 @final
 class StateDirLock:
-    """The right to use a state directory, held inside a `with` block (or acquire, release)."""
+    """The right to use a state directory, held inside a `with` block (or acquire, release).
+
+    Forgetting the object gives it back, too.
+    """
 
     def __init__(self, state_directory: Path) -> None:
         self._directory = DurableDirectory(state_directory.resolve(), fsync="off")
@@ -146,7 +149,7 @@ class StateDirLock:
 
 
 def _this_process() -> LockHolder:
-    command = shlex.join(sys.orig_argv)
+    command = " ".join(shlex.join(sys.orig_argv).split())  # on one line
     if len(command) > _COMMAND_SHOWN_CHARACTERS:
         command = command[:_COMMAND_SHOWN_CHARACTERS] + "..."
     return LockHolder(pid=os.getpid(), since=datetime.now(UTC), command=command)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Final, Literal, Protocol, TypeVar, final
-
-import structlog
 
 from fibers import Effect, acquire_release, effect
 
@@ -28,7 +27,7 @@ IoMode = Literal["thread", "inline"]
 
 T = TypeVar("T")
 
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger("streamengine.history")
 
 
 class HistoryStore(Protocol):
@@ -142,7 +141,7 @@ class FileHistory(HistoryStore):
                 lock.release()
             except HistoryError as error:
                 # The lock itself is given back all the same, only its note stayed.
-                _log.warning("state_dir_note_left", problem=str(error))
+                _log.warning("%s", error)
 
         return acquire_release(take(), lambda _history, _exit: give_back())
 

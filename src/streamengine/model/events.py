@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from ._base import CamelModel
+from .base import CamelModel
 from .errors import ErrorType
 from .ids import MessageId, WorkspaceId
 from .parts import MessagePart

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from typing_extensions import TypeIs
 
-from ._base import CamelModel
+from .base import CamelModel
 from .usage import Usage
 
 # ---- what a provider yields

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from ._base import CamelModel
+from .base import CamelModel
 from .errors import ErrorType
 from .rows import Row
 

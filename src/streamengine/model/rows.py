@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
-from ._base import CamelModel
+from .base import CamelModel
 from .ids import MessageId, WorkspaceId
 from .parts import MessagePart
 from .usage import Usage

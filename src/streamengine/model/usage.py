@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ._base import CamelModel
+from .base import CamelModel
 
 TokenCount = Annotated[int, Field(ge=0)]
 

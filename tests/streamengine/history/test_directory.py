@@ -338,7 +338,11 @@ def test_a_write_in_small_pieces_is_written_whole(
     files: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.write
-    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:3]))
+
+    def write(handle: int, data: memoryview) -> int:
+        return real(handle, data[:3])
+
+    monkeypatch.setattr(os, "write", write)
 
     row = files.append_user(user("u1", "rather a long text")).row
 

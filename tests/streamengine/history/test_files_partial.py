@@ -132,6 +132,16 @@ def test_what_is_no_partial_of_this_workspace_is_moved_aside_whole_and_told(
     assert not (files.path / "partial.json").exists()
 
 
+def test_a_file_moved_aside_is_logged(
+    files: WorkspaceFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_partial(files, CORRUPT["torn"])
+
+    warning = files.read_partial().warning
+
+    assert [record.getMessage() for record in caplog.records] == [warning]
+
+
 def test_each_file_moved_aside_has_a_name_of_its_own(files: WorkspaceFiles) -> None:
     for number in range(3):
         put_partial(files, b"%d?" % number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from functools import partial
 
 import pytest
 
@@ -14,9 +15,7 @@ from streamengine.history.lane import Lane
 async def test_jobs_run_in_the_order_in_which_they_were_given() -> None:
     lane, ran = Lane(), list[int]()
 
-    await asyncio.gather(
-        *(lane.run(lambda number=number: ran.append(number)) for number in range(200))
-    )
+    await asyncio.gather(*(lane.run(partial(ran.append, number)) for number in range(200)))
 
     assert ran == list(range(200))
 
@@ -47,14 +46,15 @@ async def test_jobs_of_one_lane_never_overlap() -> None:
         together.append(len(inside))
         inside.remove(number)
 
-    await asyncio.gather(*(lane.run(lambda number=number: job(number)) for number in range(50)))
+    await asyncio.gather(*(lane.run(partial(job, number)) for number in range(50)))
 
     assert together == [1] * 50
 
 
 async def test_a_busy_lane_does_not_hold_up_another() -> None:
     release = threading.Event()
-    busy = Lane().run(release.wait)
+    busy = asyncio.create_task(Lane().run(release.wait))
+    await asyncio.sleep(0)
 
     assert await Lane().run(lambda: "through") == "through"
     release.set()
@@ -64,11 +64,14 @@ async def test_a_busy_lane_does_not_hold_up_another() -> None:
 
 async def test_a_job_cancelled_before_its_turn_does_not_run() -> None:
     lane, release, ran = Lane(), threading.Event(), list[str]()
-    first = lane.run(release.wait)
-    cancelled = lane.run(lambda: ran.append("cancelled"))
-    last = lane.run(lambda: ran.append("last"))
+    first = asyncio.create_task(lane.run(release.wait))
+    cancelled = asyncio.create_task(lane.run(lambda: ran.append("cancelled")))
+    last = asyncio.create_task(lane.run(lambda: ran.append("last")))
+    await asyncio.sleep(0)
 
     cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
     release.set()
     await asyncio.gather(first, last)
 
@@ -85,10 +88,11 @@ async def test_a_job_cancelled_in_its_turn_ends_before_the_next_begins() -> None
         release.wait()
         ran.append("cancelled, but whole")
 
-    cancelled = lane.run(job)
+    cancelled = asyncio.create_task(lane.run(job))
     await begun.wait()
     cancelled.cancel()
-    last = lane.run(lambda: ran.append("last"))
+    last = asyncio.create_task(lane.run(lambda: ran.append("last")))
+    await asyncio.sleep(0)
     release.set()
     await last
 
@@ -102,14 +106,22 @@ async def test_a_job_sees_the_context_it_was_given_in() -> None:
     assert await Lane().run(variable.get) == "inside"
 
 
-def test_a_loop_that_ends_waits_for_the_jobs_that_were_given() -> None:
+def test_a_loop_that_ends_waits_for_the_job_that_began() -> None:
     lane, ran = Lane(), list[str]()
     release = threading.Event()
 
     async def leave() -> None:
-        lane.run(release.wait)
-        lane.run(lambda: ran.append("last"))
-        release.set()
+        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def job() -> None:
+            loop.call_soon_threadsafe(begun.set)
+            release.wait()
+            ran.append("last")
+
+        task = asyncio.create_task(lane.run(job))
+        await begun.wait()
+        loop.call_soon(release.set)
+        task.cancel()
 
     asyncio.run(leave())
 
@@ -124,7 +136,7 @@ def test_a_loop_whose_threads_have_ended_takes_no_job_and_the_lane_survives() ->
         await loop.run_in_executor(None, int)
         await loop.shutdown_default_executor()
         with pytest.raises(RuntimeError):
-            lane.run(int)
+            await lane.run(int)
 
     async def another_loop() -> int:
         return await lane.run(lambda: 5)

@@ -6,7 +6,7 @@ import pytest
 
 from streamengine.history.files import WorkspaceFiles
 from streamengine.history.recovery import RecoveryReport, load
-from streamengine.model import TextPart
+from streamengine.model import AssistantRow, TextPart
 
 from .kit import (
     assistant,
@@ -142,8 +142,7 @@ def test_a_blank_partial_row_of_an_older_file_is_removed(
     ],
     ids=["final", "said something", "began a tool"],
 )
-def test_only_a_blank_partial_row_is_removed(files: WorkspaceFiles, row: object) -> None:
-    assert hasattr(row, "to_mapping")
+def test_only_a_blank_partial_row_is_removed(files: WorkspaceFiles, row: AssistantRow) -> None:
     before = put_chat(files, row.to_mapping())
 
     assert load(files).report.removed_blank_rows == 0

@@ -24,7 +24,8 @@ HOLD = """
 import sys
 from pathlib import Path
 from streamengine.history.lock import StateDirLock
-StateDirLock(Path(sys.argv[1])).acquire()
+lock = StateDirLock(Path(sys.argv[1]))
+lock.acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -56,7 +57,8 @@ def test_a_second_holder_is_refused_and_the_first_one_named(tmp_path: Path) -> N
     holder = caught.value.holder
     assert holder is not None
     assert holder.pid == other.pid
-    assert str(tmp_path) in holder.command
+    assert holder.command.startswith(sys.executable)
+    assert "\n" not in holder.command
     message = str(caught.value)
     assert f"process {other.pid} since {holder.since:%Y-%m-%d %H:%M:%S}" in message
     assert "Stop that process first" in message
@@ -65,6 +67,8 @@ def test_a_second_holder_is_refused_and_the_first_one_named(tmp_path: Path) -> N
 
 def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
     with another_process(tmp_path) as other:
+        with pytest.raises(StateDirLocked):
+            StateDirLock(tmp_path).acquire()
         other.send_signal(signal.SIGKILL)
         other.wait()
 

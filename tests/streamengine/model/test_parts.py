@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamengine.model import (
@@ -199,6 +199,7 @@ def test_an_output_that_is_no_plain_data_is_written_as_its_text() -> None:
     assert part.to_mapping()["output"] == "odd"
 
 
+@settings(deadline=None)
 @given(st.text(st.characters()))
 def test_any_text_comes_back_as_it_was(text: str) -> None:
     row = UserRow(id="m", parts=(TextPart(text=text),))

@@ -1,0 +1,127 @@
+"""run_main: signals, a bounded end, exit codes (EX12)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from returns.result import Failure
+from typing_extensions import Never
+
+from fibers.app.budget import OUTER_BUDGET_SECONDS
+from fibers.cause import Cause, Interrupt
+from fibers.dump import dump
+from fibers.duration import Duration, checked_seconds, text_of
+from fibers.loop.queue import queue_of
+from fibers.root import DEFAULT_ENV, new_fiber
+from fibers.runtime import _Ended, end_the_rest
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from fibers.effect import Effect
+    from fibers.fiber import Fiber
+
+FAILED: Final = 1
+SIGNAL_BASE: Final = 128
+
+
+class _Main:
+    """One run of a program."""
+
+    def __init__(self, budget_seconds: float) -> None:
+        self.budget_seconds = budget_seconds
+        self.signalled: int | None = None
+        self.fiber: Fiber[Any, Any] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.timer: threading.Timer | None = None
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Python's own handler, in the main thread: it runs also while the loop is blocked."""
+        if self.signalled is not None:
+            self.leave(f"second signal ({signal.Signals(number).name})")
+        self.signalled = number
+        self.start_budget()
+        if self.fiber is not None and self.loop is not None:
+            why = Interrupt(None, signal.Signals(number).name)
+            # Also wakes the loop out of its select.
+            self.loop.call_soon_threadsafe(self.fiber._interrupt_here, why)
+
+    def start_budget(self) -> None:
+        if self.timer is None:
+            # A thread: the loop's own timer can't fire while something blocks the loop.
+            self.timer = threading.Timer(
+                self.budget_seconds,
+                lambda: self.leave(f"not ended within {text_of(self.budget_seconds)}"),
+            )
+            self.timer.daemon = True
+            self.timer.start()
+
+    def leave(self, why: str) -> None:
+        """At once, with a dump: no finalizer can hold this up."""
+        try:
+            print(f"{why}: leaving\n{dump()}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+        finally:
+            os._exit(self.code(FAILED))
+
+    def code(self, otherwise: int) -> int:
+        return otherwise if self.signalled is None else SIGNAL_BASE + self.signalled
+
+    async def main(self, eff: Effect[Any, Any]) -> BaseException | None:
+        loop = self.loop = asyncio.get_running_loop()
+        queue = queue_of(loop)
+        fiber = self.fiber = new_fiber(eff, env=DEFAULT_ENV)
+        queue.on_fatal = lambda exc: fiber._interrupt_now(Interrupt(None, type(exc).__name__))
+        if self.signalled is not None:
+            fiber._interrupt_here(Interrupt(None, signal.Signals(self.signalled).name))
+        else:
+            fiber.drive()
+        await _Ended(fiber)
+        self.start_budget()
+        await end_the_rest(queue, fiber.id)
+        return queue.fatal
+
+
+def run_main(eff: Effect[Any, Any], *, budget: Duration = OUTER_BUDGET_SECONDS) -> Never:
+    """Run a program and leave the process with its exit code; never returns.
+
+    The first SIGTERM or Ctrl-C interrupts ``eff``; finalizers run, bounded by ``budget`` (timedelta
+    or seconds). A second one, or the end of the budget, leaves at once after a dump of what is
+    alive. Codes: 0 success, 1 a Fail or Die (printed to stderr), 130 Ctrl-C, 143 SIGTERM (EX12).
+    """
+    main = _Main(checked_seconds(budget, "run_main's budget"))
+    before = {n: signal.signal(n, main.on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
+    runner = asyncio.Runner()
+    try:
+        fatal = runner.run(main.main(eff))
+        # The executor's threads are joined here; a blocked one is the budget's business.
+        runner.close()
+    finally:
+        if main.timer is not None:
+            main.timer.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    sys.exit(_exit_code(main, fatal))
+
+
+def _exit_code(main: _Main, fatal: BaseException | None) -> Any:
+    if isinstance(fatal, SystemExit):
+        return fatal.code
+    if isinstance(fatal, KeyboardInterrupt):
+        return SIGNAL_BASE + signal.SIGINT
+    assert main.fiber is not None
+    exit_ = main.fiber.poll()
+    if not isinstance(exit_, Failure):
+        return main.code(0)
+    cause: Cause[Any] = exit_.failure()
+    if not cause.has_interrupts_only:
+        print(cause.pretty(), file=sys.stderr)
+        return main.code(FAILED)
+    if main.signalled is None:
+        print(f"interrupted: {cause}", file=sys.stderr)
+    return main.code(FAILED)

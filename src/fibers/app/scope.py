@@ -1,0 +1,78 @@
+"""AppScope, the root of what is alive, and its bounded close (VA3, VA4, SO7)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from returns.maybe import Nothing
+from returns.result import Failure
+
+from fibers.app.budget import SCOPE_CLOSE_TIMEOUT_SECONDS
+from fibers.dump import describe
+from fibers.duration import Duration, checked_seconds, text_of
+from fibers.loop.run_loop import ENDED, FiberCore
+from fibers.runtime import run_fork
+from fibers.scope import Scope
+
+if TYPE_CHECKING:
+    from fibers.fiber import Fiber
+
+log = logging.getLogger("fibers.app")
+
+SYSTEM: Final = "system"
+
+
+class AppScope(Scope):
+    """The one scope of an application: parallel, and its interrupts say "system".
+
+    An occupant forks its work here. It is closed first of the teardown steps, while stores, buses
+    and servers still work.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *, name: str = "AppScope") -> None:
+        super().__init__("parallel", name=name)
+        self._reason = SYSTEM
+
+
+async def close_bounded(scope: Scope, timeout: Duration = SCOPE_CLOSE_TIMEOUT_SECONDS) -> bool:
+    """Close ``scope``, and wait at most ``timeout`` (timedelta or seconds) for it.
+
+    True: closed in time, or closed before. False: the wait was given up, with one warning that
+    names each fiber still alive; the finalizers go on. Never raises for what they do.
+    """
+    seconds = checked_seconds(timeout, "a close's bound")
+    name = scope.name or type(scope).__name__
+    if scope.state == "closed":
+        log.info("[shutdown] %s closed {ms: 0, before}", name)
+        return True
+    started = time.perf_counter()
+    # Detached: the bound abandons the wait, never the finalizer.
+    closing = run_fork(scope.close())
+    outcome = await closing.exit().timeout_option(seconds)
+    ms = (time.perf_counter() - started) * 1000
+    if outcome == Nothing:
+        log.warning(
+            "[shutdown] %s teardown timed out after %s; finalizers continue. Still alive:\n%s",
+            name,
+            text_of(seconds),
+            "\n".join(f"  {line}" for line in _still_alive(scope, closing)),
+        )
+        closing.ignore_failure()
+    else:
+        exit_ = outcome.unwrap()
+        if isinstance(exit_, Failure):
+            log.warning("[shutdown] %s: a finalizer failed\n%s", name, exit_.failure().pretty())
+    log.info("[shutdown] %s closed {ms: %.0f}", name, ms)
+    return outcome != Nothing
+
+
+def _still_alive(scope: Scope, closing: Fiber[Any, Any]) -> list[str]:
+    alive = [e for e in scope._entries if isinstance(e, FiberCore) and e._state != ENDED]
+    lines = [f"{describe(fiber)}; holds up the close" for fiber in alive]
+    return lines or [describe(closing)]
+
+

@@ -1,0 +1,27 @@
+"""What conversations are kept in: rows and the partial of a running stream, durable, by workspace.
+
+The rules stand in synchronous modules that know no event loop (directory, chatlog, partial, files,
+recovery); `store` makes effects of them.
+"""
+
+from __future__ import annotations
+
+from .directory import FsyncPolicy
+from .files import AppendedUser, CommitResult
+from .lock import LockHolder, StateDirLock, StateDirLocked
+from .recovery import Loaded, RecoveryReport
+from .store import FileHistory, HistoryStore, IoMode
+
+__all__ = [
+    "AppendedUser",
+    "CommitResult",
+    "FileHistory",
+    "FsyncPolicy",
+    "HistoryStore",
+    "IoMode",
+    "Loaded",
+    "LockHolder",
+    "RecoveryReport",
+    "StateDirLock",
+    "StateDirLocked",
+]

@@ -1,0 +1,390 @@
+"""Probes EX12: the exit codes of run_main, in real processes with real signals."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Every program of this file: its own body between imports and run_main.
+PROLOGUE = """\
+import asyncio
+import fibers as fb
+from fibers import Effect
+
+def say(text):
+    print(text, flush=True)
+"""
+
+WAITING = """
+@fb.effect
+async def main():
+    try:
+        say("ready")
+        await Effect.never()
+    finally:
+        await fb.sleep(0.01)
+        say("finalized")
+
+fb.run_main(main())
+"""
+
+# No interrupt ends it; the budget is 0.2 s.
+STUCK = """
+@fb.effect
+async def stuck_in_a_region():
+    with fb.uninterruptible():
+        say("ready")
+        await Effect.never()
+
+fb.run_main(stuck_in_a_region(), budget=0.2)
+"""
+
+# Its finally never ends, and the budget of ten minutes is longer than a test is willing to wait.
+STUCK_IN_FINALLY = """
+@fb.effect
+async def stuck_in_finally():
+    try:
+        say("ready")
+        await Effect.never()
+    finally:
+        say("first signal seen")
+        await Effect.never()
+
+fb.run_main(stuck_in_finally(), budget=600)
+"""
+
+EITHER_SIGNAL = pytest.mark.parametrize(
+    ("number", "expected"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143)],
+    ids=["SIGINT", "SIGTERM"],
+)
+
+WAIT_SECONDS = 30
+
+
+class Program:
+    """A script in a process of its own."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        path = folder / "program.py"
+        path.write_text(PROLOGUE + source, encoding="utf-8")
+        self._process = subprocess.Popen(
+            [sys.executable, str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def await_line(self, expected: str) -> None:
+        """Block until the program has written this line to standard output."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().rstrip("\n")
+        if line != expected:
+            _, errors = self._process.communicate(timeout=WAIT_SECONDS)
+            pytest.fail(f"expected {expected!r}, got {line!r}; standard error:\n{errors}")
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to this process only."""
+        self._process.send_signal(number)
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the end: exit code, the rest of standard output, standard error."""
+        output, errors = self._process.communicate(timeout=WAIT_SECONDS)
+        return self._process.returncode, output, errors
+
+    def close(self) -> None:
+        """Leave no process behind, whatever the test did."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate(timeout=WAIT_SECONDS)
+
+
+class Programs:
+    """Starts programs, and ends those that a test left running."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[Program] = []
+
+    def start(self, source: str) -> Program:
+        """Start a program."""
+        program = Program(self._folder, source)
+        self._started.append(program)
+        return program
+
+    def close(self) -> None:
+        """End all of them."""
+        for program in self._started:
+            program.close()
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    """A starter of programs that cleans up behind the test."""
+    starter = Programs(tmp_path)
+    yield starter
+    starter.close()
+
+
+# ---- ends without a signal
+
+
+@pytest.mark.spec("EX12")
+def test_a_success_exits_with_0(programs: Programs) -> None:
+    """Whatever the value."""
+    code, _, _ = programs.start("fb.run_main(Effect.succeed(5))").end()
+
+    assert code == 0
+
+
+@pytest.mark.spec("EX12")
+def test_run_main_does_not_return(programs: Programs) -> None:
+    """The process ends inside the call."""
+    source = 'fb.run_main(Effect.sync(lambda: say("ran")))\nsay("returned")'
+
+    _, output, _ = programs.start(source).end()
+
+    assert output == "ran\n"
+
+
+@pytest.mark.spec("EX12")
+def test_a_fail_exits_with_1(programs: Programs) -> None:
+    """An expected error that nobody handled."""
+    code, _, _ = programs.start('fb.run_main(Effect.fail(ValueError("no such user")))').end()
+
+    assert code == 1
+
+
+@pytest.mark.spec("EX12")
+def test_a_die_exits_with_1(programs: Programs) -> None:
+    """A defect."""
+    code, _, _ = programs.start('fb.run_main(Effect.die(ValueError("broken")))').end()
+
+    assert code == 1
+
+
+@pytest.mark.spec("EX12")
+@pytest.mark.parametrize("kind", ["fail", "die"])
+def test_a_failure_is_named_on_standard_error(programs: Programs, kind: str) -> None:
+    """An exit code alone would tell nobody what went wrong."""
+    source = f'fb.run_main(Effect.{kind}(ValueError("no such user")))'
+
+    _, _, errors = programs.start(source).end()
+
+    assert "no such user" in errors
+
+
+@pytest.mark.spec("EX12")
+def test_finalizers_run_before_a_failed_program_exits(programs: Programs) -> None:
+    """The exit code does not cut them."""
+    source = """
+@fb.effect
+async def main():
+    try:
+        raise ValueError("broken")
+    finally:
+        await fb.sleep(0.01)
+        say("finalized")
+
+fb.run_main(main())
+"""
+
+    code, output, _ = programs.start(source).end()
+
+    assert (code, output) == (1, "finalized\n")
+
+
+# ---- a signal, and a graceful end
+
+
+@pytest.mark.spec("EX12")
+@EITHER_SIGNAL
+def test_a_signal_interrupts_main_and_waits_for_its_finalizers(
+    programs: Programs, number: signal.Signals, expected: int
+) -> None:
+    """130 for SIGINT, 143 for SIGTERM."""
+    program = programs.start(WAITING)
+    program.await_line("ready")
+
+    program.send(number)
+    code, output, _ = program.end()
+
+    assert (code, output) == (expected, "finalized\n")
+
+
+@pytest.mark.spec("EX12")
+@EITHER_SIGNAL
+def test_a_graceful_end_prints_no_traceback(
+    programs: Programs, number: signal.Signals, expected: int
+) -> None:
+    """Somebody asked for it: nothing went wrong."""
+    program = programs.start(WAITING)
+    program.await_line("ready")
+
+    program.send(number)
+    code, _, errors = program.end()
+
+    assert code == expected
+    assert "Traceback" not in errors
+
+
+@pytest.mark.spec("EX12")
+def test_a_signal_finalizes_detached_fibers_too(programs: Programs) -> None:
+    """The root scope closes, not main alone."""
+    source = """
+@fb.effect
+async def background():
+    try:
+        await Effect.never()
+    finally:
+        say("background finalized")
+
+@fb.effect
+async def main():
+    await background().fork_detach(start_immediately=True)
+    say("ready")
+    await Effect.never()
+
+fb.run_main(main())
+"""
+    program = programs.start(source)
+    program.await_line("ready")
+
+    program.send(signal.SIGTERM)
+    code, output, _ = program.end()
+
+    assert (code, output) == (143, "background finalized\n")
+
+
+@pytest.mark.spec("EX12")
+def test_a_signal_waits_for_a_masked_part_within_the_budget(programs: Programs) -> None:
+    """It ends by itself in time."""
+    source = """
+@fb.effect
+async def main():
+    with fb.uninterruptible():
+        say("ready")
+        await fb.sleep(0.2)
+        say("masked part done")
+    await Effect.never()
+
+fb.run_main(main())
+"""
+    program = programs.start(source)
+    program.await_line("ready")
+
+    program.send(signal.SIGTERM)
+    code, output, _ = program.end()
+
+    assert (code, output) == (143, "masked part done\n")
+
+
+@pytest.mark.spec("EX12", "PD2")
+def test_a_main_that_swallows_the_signal_and_returns_still_exits_with_its_number(
+    programs: Programs,
+) -> None:
+    """Its value is dropped, as for any interrupt."""
+    source = """
+@fb.effect
+async def main():
+    try:
+        say("ready")
+        await Effect.never()
+    except asyncio.CancelledError:
+        return 0
+
+fb.run_main(main())
+"""
+    program = programs.start(source)
+    program.await_line("ready")
+
+    program.send(signal.SIGTERM)
+    code, _, _ = program.end()
+
+    assert code == 143
+
+
+@pytest.mark.spec("EX12")
+def test_a_signal_reaches_a_program_that_never_suspends(programs: Programs) -> None:
+    """The op budget gives the loop its turns."""
+    source = """
+fb.run_main(Effect.sync(lambda: say("ready")).flat_map(
+    lambda _: Effect.sync(lambda: None).forever()
+))
+"""
+    program = programs.start(source)
+    program.await_line("ready")
+
+    program.send(signal.SIGTERM)
+    code, _, _ = program.end()
+
+    assert code == 143
+
+
+# ---- a signal, and no graceful end
+
+
+@pytest.mark.spec("EX12")
+@EITHER_SIGNAL
+def test_an_exceeded_budget_exits_with_the_same_number(
+    programs: Programs, number: signal.Signals, expected: int
+) -> None:
+    """0.2 s after the signal the process goes, whatever is still alive."""
+    program = programs.start(STUCK)
+    program.await_line("ready")
+
+    program.send(number)
+    code, _, _ = program.end()
+
+    assert code == expected
+
+
+@pytest.mark.spec("EX12", "PD11")
+def test_an_exceeded_budget_dumps_what_is_left(programs: Programs) -> None:
+    """The body that would not end stands in it."""
+    program = programs.start(STUCK)
+    program.await_line("ready")
+
+    program.send(signal.SIGTERM)
+    _, _, errors = program.end()
+
+    assert "program.py" in errors or "stuck_in_a_region" in errors
+
+
+@pytest.mark.spec("EX12")
+@EITHER_SIGNAL
+def test_a_second_signal_exits_with_the_same_number(
+    programs: Programs, number: signal.Signals, expected: int
+) -> None:
+    """At once: the rest of the budget is not waited for."""
+    program = programs.start(STUCK_IN_FINALLY)
+    program.await_line("ready")
+
+    program.send(number)
+    program.await_line("first signal seen")
+    program.send(number)
+    code, _, _ = program.end()
+
+    assert code == expected
+
+
+@pytest.mark.spec("EX12", "PD11")
+def test_a_second_signal_dumps_what_is_left(programs: Programs) -> None:
+    """The body that would not end stands in it."""
+    program = programs.start(STUCK_IN_FINALLY)
+    program.await_line("ready")
+
+    program.send(signal.SIGTERM)
+    program.await_line("first signal seen")
+    program.send(signal.SIGTERM)
+    _, _, errors = program.end()
+
+    assert "program.py" in errors or "stuck_in_finally" in errors
