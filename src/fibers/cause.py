@@ -56,6 +56,9 @@ class Fail(Generic[E_co]):
     def __hash__(self) -> int:
         return hash(("fail", self.error))
 
+    def __str__(self) -> str:
+        return _short(self)
+
     def __repr__(self) -> str:
         return f"Fail({self.error!r})"
 
@@ -80,6 +83,9 @@ class Die:
 
     def __hash__(self) -> int:
         return hash(("die", self.defect))
+
+    def __str__(self) -> str:
+        return _short(self)
 
     def __repr__(self) -> str:
         return f"Die({self.defect!r})"
@@ -213,12 +219,10 @@ class Cause(Generic[E_co]):
                 return RuntimeError("the cause is empty: nothing failed and nobody interrupted")
             return FiberInterrupted(cast("Cause[Any]", self))
         error, tb = _error_of(chosen)
-        error.__traceback__ = tb
+        BaseException.with_traceback(error, tb)
         for other in self.reasons:
             if other is not chosen:
-                note = f"and: {other!r}"
-                if note not in getattr(error, "__notes__", ()):
-                    error.add_note(note)
+                add_note_once(error, f"and: {_short(other)}")
         return error
 
     def _chosen(self) -> Fail[Any] | Die | None:
@@ -266,6 +270,22 @@ class Cause(Generic[E_co]):
 
     def __str__(self) -> str:
         return f"Cause([{', '.join(map(_short, self.reasons))}])"
+
+
+def add_note_once(error: BaseException, note: str) -> None:
+    """A note on ``error``, unless it is there. An exception that can't be written to has none."""
+    if note not in getattr(error, "__notes__", ()):
+        try:
+            error.add_note(note)
+        except Exception:  # noqa: BLE001  # a frozen dataclass's __setattr__ may raise anything
+            return
+
+
+def forget_traceback(error: BaseException) -> None:
+    """So that a shared instance doesn't grow with each raise (PD4). Not by assignment: a frozen
+    exception class refuses that.
+    """
+    BaseException.with_traceback(error, None)
 
 
 def _error_of(reason: Fail[Any] | Die) -> tuple[BaseException, TracebackType | None]:

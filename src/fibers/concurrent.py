@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from typing_extensions import Never
 
 from fibers.effect import Effect, _Sequence, _Workers
+from fibers.exit import failed, succeeded
+from fibers.ops.basic import ExitOp, FailCauseOp, SucceedOp
 from fibers.ops.group import RaceOp
 
 if TYPE_CHECKING:
@@ -185,4 +187,11 @@ def _itself(effect: Effect[Any, Any]) -> Effect[Any, Any]:
 
 
 def _exit_of(effect: Effect[Any, Any]) -> Effect[Any, Any]:
+    # What is an exit already stays one that needs no worker.
+    if isinstance(effect, SucceedOp):
+        return Effect.succeed(succeeded(effect.value))
+    if isinstance(effect, FailCauseOp):
+        return Effect.succeed(failed(effect.cause))
+    if isinstance(effect, ExitOp):
+        return Effect.succeed(effect.given)
     return effect.exit()

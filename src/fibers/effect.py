@@ -313,9 +313,9 @@ class Effect(Node, Generic[A_co, E_co]):
         """
         return _OnCause(self, functools.partial(_when_interrupted, f))
 
-    def on_error(self, f: Callable[[E_co], Effect[Any, Never] | None]) -> Effect[A_co, E_co]:
-        """Run ``f(error)`` if it fails with a typed error, uninterruptibly."""
-        return _OnCause(self, functools.partial(_when_failed, f))
+    def on_error(self, f: Callable[[Cause[E_co]], Effect[Any, Never] | None]) -> Effect[A_co, E_co]:
+        """Run ``f(cause)`` on every way out that is no success, uninterruptibly."""
+        return _OnCause(self, functools.partial(functools.partial, f))
 
     # ------------------------------------------------------------------ interruptibility
 
@@ -447,10 +447,6 @@ def _same(item: T) -> T:
 
 def _when_interrupted(f: Callable[[frozenset[int]], Any], cause: Cause[Any]) -> Any:
     return functools.partial(f, cause.interruptors) if cause.has_interrupts else None
-
-
-def _when_failed(f: Callable[[Any], Any], cause: Cause[Any]) -> Any:
-    return functools.partial(f, cause.failures[0]) if cause.has_fails else None
 
 
 def _make_restore(depth: int) -> Callable[[Effect[Any, Any]], Effect[Any, Any]]:

@@ -235,15 +235,15 @@ def _evaluate(fiber: FiberCore, f: Callable[[Any], Any], exit_: Any) -> Any:
 
 
 class _RunFinalizerOp(Node):
-    __slots__ = ("exit", "f")
+    __slots__ = ("f", "given")
 
-    def __init__(self, f: Callable[[Any], Any], exit_: Any) -> None:
+    def __init__(self, f: Callable[[Any], Any], given: Any) -> None:
         self.f = f
-        self.exit = exit_
+        self.given = given
 
     def _ev(self, fiber: FiberCore) -> Any:
         fiber._stack.append(_DROP_VALUE)
-        return _evaluate(fiber, self.f, self.exit)
+        return _evaluate(fiber, self.f, self.given)
 
 
 class _DropValue(Frame):
@@ -259,11 +259,11 @@ _DROP_VALUE = _DropValue()
 class CloseOp(Node):
     """One close of one scope."""
 
-    __slots__ = ("exit", "reason", "scope")
+    __slots__ = ("given", "reason", "scope")
 
-    def __init__(self, scope: Scope, exit_: Any, reason: str | None) -> None:
+    def __init__(self, scope: Scope, given: Any, reason: str | None) -> None:
         self.scope = scope
-        self.exit = exit_
+        self.given = given
         self.reason = reason
 
     def _ev(self, fiber: FiberCore) -> Any:
@@ -272,7 +272,7 @@ class CloseOp(Node):
             return None
         if self.reason is not None:
             scope._reason = self.reason
-        entries = scope._shut(self.exit)
+        entries = scope._shut(self.given)
         if not entries:
             scope._closed()
             return None
@@ -330,7 +330,7 @@ class _SequentialClose(_Closing):
                 fiber._next = EndFibers([entry], self.why, skip=self.skip)
                 return NEXT
             fiber._stack.append(self)
-            fiber._next = _RunFinalizerOp(entry.f, self.close.exit)
+            fiber._next = _RunFinalizerOp(entry.f, self.close.given)
             return NEXT
         return self.finish(fiber)
 
@@ -366,14 +366,14 @@ class _ParallelClose(_Closing, Node):
             if isinstance(entry, FiberCore):
                 if not entry._ask(self.why):
                     continue
-                if entry._queue is not fiber._queue:
+                if entry._queue.loop is not fiber._queue.loop:
                     entry._elsewhere(entry._unwind)
                     continue
                 if not entry._cut_loose():
                     continue
                 target = entry
             else:
-                target = fiber._spawn(_RunFinalizerOp(entry.f, self.close.exit), 1, None)
+                target = fiber._spawn(_RunFinalizerOp(entry.f, self.close.given), 1, None)
                 target._seen = True  # its failure is the close's
                 self.callbacks.append(target)
             fiber._rv = NEXT

@@ -1,7 +1,8 @@
 """Who waits for whom: through joins, scopes, groups, plain tasks and gather (SO6).
 
-A close must not wait for a fiber that waits for the close. Only what asyncio itself tells is
-followed: the future a task is suspended on, and what a gather gathers.
+A close must not wait for a fiber that waits for the close. What is followed: joins, groups and
+supervision; the future a plain task is suspended on; what gather, wait, wait_for and a TaskGroup of
+asyncio's wait for. Through anything else (an Event, a Queue) the bound of the close decides.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 def waiters_for(closer: FiberCore, candidates: Iterable[FiberCore]) -> set[FiberCore]:
     """Those of ``candidates`` that can't end before ``closer`` has, itself included."""
     found: set[FiberCore] = {closer}
-    if not closer._observers and closer._task is None:
+    if (
+        not closer._observers
+        and closer._task is None
+        and not isinstance(closer._owner, FiberCore)
+    ):
         return found
     for candidate in candidates:
         if candidate not in found and _leads_to(candidate, closer):
@@ -45,9 +50,19 @@ def _next_after(at: Any) -> list[Any]:
     if isinstance(at, FiberCore):
         if at._state == ENDED:
             return []
+        # Children too: supervision makes a fiber wait for them when it ends, if not yet.
+        ahead: list[Any] = list(at._children or ())
         wait = at._wait
-        if wait is None:
-            return []
-        return list(wait._waits_for()) if isinstance(wait, Wait) else [wait]
+        if wait is not None:
+            if isinstance(wait, Wait):
+                ahead.extend(wait._waits_for())
+            else:
+                ahead.append(wait)
+                ahead.extend(hooks.awaited_in(at.get_coro()))
+        return ahead
+    ahead = hooks.gathered_by(at)
     waited = hooks.waited_for_by(at)
-    return [*hooks.gathered_by(at), *([] if waited is None else [waited])]
+    if waited is not None:
+        ahead.append(waited)
+        ahead.extend(hooks.awaited_in(at.get_coro()))
+    return ahead

@@ -577,7 +577,8 @@ async def in_wait(closing_it: Coroutine[Any, Any, None]) -> None:
 
 
 async def in_wait_for(closing_it: Coroutine[Any, Any, None]) -> None:
-    await asyncio.wait_for(closing_it, None)
+    # As a task: wait_for awaits a bare coroutine inline, in the fiber itself (FO6).
+    await asyncio.wait_for(asyncio.create_task(closing_it), 60)
 
 
 async def in_a_task_group(closing_it: Coroutine[Any, Any, None]) -> None:

@@ -94,3 +94,26 @@ def waited_for_by(task: Any) -> Any:
 def gathered_by(future: Any) -> list[Any]:
     """What a ``gather`` future waits for; empty for any other future."""
     return list(getattr(future, "_children", None) or ())
+
+
+_WAITING_MODULES = ("asyncio.taskgroups", "asyncio.tasks")
+
+
+def awaited_in(coro: Any) -> list[Any]:
+    """The tasks that asyncio's own code waits for in the await chain of ``coro``.
+
+    A TaskGroup, wait() and 3.11's wait_for() put a bare future between the task that waits and the
+    tasks that it waits for; only their frames know those.
+    """
+    found: list[Any] = []
+    at = coro
+    while at is not None:
+        frame = getattr(at, "cr_frame", None)
+        if frame is not None and frame.f_globals.get("__name__") in _WAITING_MODULES:
+            names = frame.f_locals
+            found.extend(getattr(names.get("self"), "_tasks", None) or ())
+            found.extend(names.get("fs") or ())
+            if asyncio.isfuture(names.get("fut")):
+                found.append(names["fut"])
+        at = getattr(at, "cr_await", None)
+    return found

@@ -30,7 +30,10 @@ from fibers.cause import (
     FiberInterrupted,
     Interrupt,
     TaskCancel,
+    add_note_once,
+    forget_traceback,
     interrupt_error,
+    interrupt_of,
     landed,
 )
 from fibers.exit import failed, succeeded
@@ -246,7 +249,7 @@ class EndFibers(Node, Wait, Observer):
             target = self.targets[self.at]
             self.at += 1
             if target._ask(self.why, self.again) and target is not fiber:
-                if target._queue is not fiber._queue:
+                if target._queue.loop is not fiber._queue.loop:
                     target._elsewhere(target._unwind)
                 elif target._cut_loose():
                     fiber._next = self
@@ -521,7 +524,7 @@ class FiberCore:
     def _defect(self, exc: BaseException) -> Any:
         """A callback raised: a defect (EX6)."""
         tb = _user_part(exc.__traceback__)
-        exc.__traceback__ = None
+        forget_traceback(exc)
         if isinstance(exc, (KeyboardInterrupt, SystemExit)):
             self._queue.stop_for(exc)
         self._cause = Cause((Die(exc, tb),))
@@ -624,8 +627,7 @@ class FiberCore:
         tb = _user_part(exc.__traceback__)
         cause: Cause[Any]
         if isinstance(exc, CancelledError):
-            if mark is not None and mark.own is not None:
-                # Also a new one in place of ours: wait_for and others raise their own.
+            if mark is not None and mark.own is not None and self._is_own(exc):
                 cause = mark.own
             elif self._face._num > 0:
                 cause = Cause((TaskCancel(exc),))
@@ -640,7 +642,7 @@ class FiberCore:
                 cause = _passed_on(mark.cause, exc, reason, raises)
             else:
                 cause = Cause((reason,))
-            exc.__traceback__ = None
+            forget_traceback(exc)
         if isinstance(exc, (KeyboardInterrupt, SystemExit)):
             self._queue.stop_for(exc)
         if mark is not None:
@@ -713,6 +715,11 @@ class FiberCore:
                 if reason is own and isinstance(reason, Interrupt):
                     return reason
         return None
+
+    def _is_own(self, exc: CancelledError) -> bool:
+        """Is ``exc`` the delivery of this fiber's own interrupt?"""
+        why = interrupt_of(exc)
+        return self._icause is not None and any(why is own for own in self._icause.reasons)
 
     def _skips(self, cause: Cause[Any]) -> bool:
         """Does ``cause`` pass recovery handlers by? An interrupt from outside does, in a region
@@ -1018,9 +1025,7 @@ def _classify(
         return Fail(exc, tb, name)
     if isinstance(seen, Fail):
         origin = seen._origin or "an awaited effect"
-        note = f"declared by {origin}; add it to raises= or catch it"
-        if note not in getattr(exc, "__notes__", ()):
-            exc.add_note(note)
+        add_note_once(exc, f"declared by {origin}; add it to raises= or catch it")
     return Die(exc, tb)
 
 

@@ -310,13 +310,13 @@ def exit_outcome(fiber: FiberCore, exit_: Any) -> Any:
 class ExitOp(Node):
     """Effect.from_exit."""
 
-    __slots__ = ("exit",)
+    __slots__ = ("given",)
 
-    def __init__(self, exit_: Any) -> None:
-        self.exit = exit_
+    def __init__(self, given: Any) -> None:
+        self.given = given
 
     def _ev(self, fiber: FiberCore) -> Any:
-        return exit_outcome(fiber, self.exit)
+        return exit_outcome(fiber, self.given)
 
 
 # ---------------------------------------------------------------------------- environment

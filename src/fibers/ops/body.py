@@ -6,7 +6,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from fibers.loop import hooks
-from fibers.cause import Cause, Die, Fail, UnknownError
+from fibers.cause import Cause, Die, Fail, UnknownError, forget_traceback
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.protocol import FAIL, Frame, Node, Wait
 from fibers.loop.run_loop import Declares
@@ -73,11 +73,13 @@ class FutureWait(Wait):
     (WI1, VF1).
     """
 
-    __slots__ = ("fiber", "future")
+    __slots__ = ("fiber", "future", "quiet")
 
-    def __init__(self, fiber: FiberCore, future: Any) -> None:
+    def __init__(self, fiber: FiberCore, future: Any, *, quiet: bool) -> None:
         self.fiber = fiber
         self.future = future
+        # Who was told to stop by a signal may end as it likes (PR4).
+        self.quiet = quiet
 
     def outcome(self) -> Any:
         future = self.future
@@ -97,12 +99,20 @@ class FutureWait(Wait):
 
     def _abandon(self, fiber: FiberCore) -> None:
         self.future.remove_done_callback(self.done)
+        if self.quiet:
+            self.future.add_done_callback(_retrieve)
 
     def _waits_for(self) -> Iterable[Any]:
         return (self.future,)
 
     def _label(self) -> str:
         return f"promise of {self.future!r}"
+
+
+def _retrieve(future: Any) -> None:
+    """Nobody looks at this failure any more: not even asyncio's "never retrieved"."""
+    if not future.cancelled():
+        future.exception()
 
 
 class _Rejected(Frame):
@@ -144,7 +154,7 @@ class PromiseOp(Node):
     for. ``make_signal`` gives the thunk's argument and a frame that aborts it (PR4), where wanted.
     """
 
-    __slots__ = ("catch", "make_signal", "thunk", "tried")
+    __slots__ = ("make_signal", "mapped", "thunk", "tried")
 
     def __init__(
         self,
@@ -157,7 +167,7 @@ class PromiseOp(Node):
         self.thunk = thunk
         self.make_signal = make_signal
         self.tried = tried
-        self.catch = catch
+        self.mapped = catch
 
     def _ev(self, fiber: FiberCore) -> Any:
         stack = fiber._stack
@@ -167,11 +177,12 @@ class PromiseOp(Node):
             stack.append(frame)
             args = (signal,)
         if self.tried:
-            stack.append(_Rejected(self.catch))
+            stack.append(_Rejected(self.mapped))
             try:
                 given = self.thunk(*args)
             except Exception as exc:
-                tb, exc.__traceback__ = exc.__traceback__, None
+                tb = exc.__traceback__
+                forget_traceback(exc)
                 fiber._cause = Cause((Fail(exc, tb and tb.tb_next),))
                 return FAIL
             stack.append(Declares(_EVERY_ERROR, "try_promise"))
@@ -183,7 +194,7 @@ class PromiseOp(Node):
         if getattr(given, "_asyncio_future_blocking", None) is not None:
             if not self.tried:
                 stack.append(_Rejected(None))
-            wait = FutureWait(fiber, given)
+            wait = FutureWait(fiber, given, quiet=self.make_signal is not None)
             if given.done():
                 return wait.outcome()
             given.add_done_callback(wait.done, context=fiber._queue.context)

@@ -49,7 +49,7 @@ def stillborn(child: FiberCore, why: Interrupt) -> FiberCore:
 class ForkOp(Node):
     """fork_child, fork_detach and fork_in in one: they differ in the owner only."""
 
-    __slots__ = ("first", "immediate", "mode", "owner", "site", "uninterruptible")
+    __slots__ = ("first", "immediate", "masked", "mode", "owner", "site")
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class ForkOp(Node):
         self.mode = mode
         self.owner = owner
         self.immediate = immediate
-        self.uninterruptible: Uninterruptible = uninterruptible
+        self.masked: Uninterruptible = uninterruptible
         self.site: Site = site
 
     def _ev(self, fiber: FiberCore) -> Any:
-        mask = mask_of(fiber, self.uninterruptible)
+        mask = mask_of(fiber, self.masked)
         child = fiber._spawn(self.first, mask, self.site)
         scope: Owner | None = None
         if self.mode == "child":

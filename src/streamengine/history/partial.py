@@ -99,15 +99,6 @@ class Content:
     others: tuple[str, ...] = ()
     """Files and parts of unknown types, each as JSON text, in order."""
 
-    def holds(self, other: Content) -> bool:
-        """Whether everything that `other` says is also said here."""
-        return (
-            self.text.startswith(other.text)
-            and self.reasoning.startswith(other.reasoning)
-            and other.tool_outputs.items() <= self.tool_outputs.items()
-            and self.others[: len(other.others)] == other.others
-        )
-
     @property
     def size_characters(self) -> int:
         return sum(map(len, (self.text, self.reasoning, *self.tool_outputs.values(), *self.others)))
@@ -138,14 +129,11 @@ def _canonical(part: ToolPart) -> str:
 
 
 def says_more(new: Content, old: Content) -> bool:
-    """Whether `new` may replace `old`.
+    """Whether `new` may replace `old`: the longer one may.
 
-    Yes if it holds all of it and more. Where each says something that the other doesn't (which no
-    run of the engine makes, but a restored backup may), the longer one wins.
+    Of two that are equally long, also where they differ, the one that is there already stays.
     """
-    if old.holds(new):
-        return False
-    return new.holds(old) or new.size_characters > old.size_characters
+    return new.size_characters > old.size_characters
 
 
 def committed(partial: AssistantRow) -> AssistantRow:

@@ -188,8 +188,12 @@ def test_a_blank_partial_row_is_replaced_by_what_was_said() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [user("u1", historySequence=1), assistant("a0", "x", historySequence=1, partial=True)],
-    ids=["user", "assistant"],
+    [
+        user("u1", historySequence=1),
+        assistant("a0", "x", historySequence=1, partial=True),
+        user("a1", historySequence=1),
+    ],
+    ids=["user", "assistant", "user with the same id"],
 )
 def test_a_sequence_that_another_message_has_keeps_the_partial(other: Row) -> None:
     decision = decide_commit(partial("x"), [other], None)
@@ -247,6 +251,18 @@ def test_where_two_differ_the_longer_one_says_more() -> None:
 
     assert says_more(other, one)
     assert not says_more(one, other)
+
+
+def test_of_two_that_differ_and_are_equally_long_neither_replaces_the_other() -> None:
+    one, other = content_of([TextPart(text="abc")]), content_of([TextPart(text="abX")])
+
+    assert one != other
+    assert not says_more(one, other)
+    assert not says_more(other, one)
+
+
+def test_a_result_that_is_null_is_content() -> None:
+    assert says_more(content_of([tool(output=None)]), content_of([tool(state="input-available")]))
 
 
 def test_a_file_is_content() -> None:

@@ -18,7 +18,7 @@ from streamengine.model import (
     UserRow,
 )
 
-from .kit import assistant, chat, put_chat, put_partial, sequences, user
+from .kit import assistant, chat, put_chat, put_partial, sequences, text_of, user
 
 
 def test_a_workspace_without_files_has_no_rows_and_gets_none_by_reading(
@@ -93,6 +93,7 @@ def test_an_answer_that_quotes_a_client_message_id_is_not_its_message(
     files.finalize(assistant("a1", "x", historySequence=0, clientMessageId="key"))
 
     assert files.append_user(user("u1", clientMessageId="key")).is_new
+    assert not files.append_user(user("u2", clientMessageId="key")).is_new
 
 
 @pytest.mark.spec("P21")
@@ -316,6 +317,20 @@ def test_after_a_torn_line_an_append_begins_its_own(files: WorkspaceFiles, torn:
     assert [row.id for row in files.read().rows] == ["u1", "u3"]
     assert sequences(files) == [0, 1]
     assert chat(files).split(b"\n")[1] == torn
+
+
+@pytest.mark.spec("P14")
+def test_a_row_behind_a_torn_line_is_found_again(files: WorkspaceFiles) -> None:
+    files.path.mkdir()
+    (files.path / "chat.jsonl").write_bytes(TORN)
+    files.append_user(user("u1", clientMessageId="key"))
+    files.finalize(assistant("a1", "one", historySequence=1))
+
+    assert not files.append_user(user("u1", clientMessageId="key")).is_new
+    files.update_row(assistant("a1", "two", historySequence=1))
+
+    assert chat(files).startswith(TORN + b'\n{"id":"u1"')
+    assert [text_of(row) for row in files.read().rows] == ["question", "two"]
 
 
 @pytest.mark.spec("P14")

@@ -160,6 +160,25 @@ def test_a_blank_row_is_filled_by_its_partial_not_removed(files: WorkspaceFiles)
     assert loaded.report.removed_blank_rows == 0
 
 
+@pytest.mark.spec("P11", "P10")
+def test_a_blank_row_whose_partial_has_to_stay_stays_too(files: WorkspaceFiles) -> None:
+    put_chat(files, assistant("a1", historySequence=0, partial=True).to_mapping())
+    put_partial(files, assistant("a1", "x"))
+    before = snapshot(files.path)
+
+    assert load(files).report.removed_blank_rows == 0
+    assert snapshot(files.path) == before
+
+
+@pytest.mark.spec("P11")
+def test_a_blank_row_of_a_live_stream_stays(files: WorkspaceFiles) -> None:
+    before = put_chat(files, assistant("a1", historySequence=0, partial=True).to_mapping())
+    files.reserve("a1")
+
+    assert load(files).report.removed_blank_rows == 0
+    assert chat(files) == before
+
+
 @pytest.mark.spec("P11")
 def test_a_blank_row_whose_partial_says_nothing_either_is_removed(files: WorkspaceFiles) -> None:
     put_chat(files, assistant("a1", historySequence=0, partial=True).to_mapping())
