@@ -5,6 +5,8 @@ Everything in flight has an owner, and the owner is a scope. See ``Effect``, ``F
 
 from __future__ import annotations
 
+from returns.result import Failure, Success
+
 from fibers.app.main import run_main
 from fibers.cause import (
     Cause,
@@ -16,7 +18,7 @@ from fibers.cause import (
     UnknownError,
     interrupt_of,
 )
-from fibers.clock import Clock, sleep
+from fibers.clock import Clock, ClockTag, current_clock, sleep
 from fibers.concurrent import all_, for_each, race, race_all, race_all_first, race_first
 from fibers.dump import dump
 from fibers.duration import Duration
@@ -38,23 +40,27 @@ __all__ = [
     "Cause",
     "CauseError",
     "Clock",
+    "ClockTag",
     "Die",
     "Duration",
     "Effect",
     "Exit",
     "Fail",
+    "Failure",
     "Fiber",
     "FiberDeadlockError",
     "FiberInterrupted",
     "Interrupt",
     "Runtime",
     "Scope",
+    "Success",
     "Tag",
     "UnknownError",
     "acquire_release",
     "acquire_use_release",
     "add_finalizer",
     "all_",
+    "current_clock",
     "current_fiber",
     "current_scope",
     "dump",

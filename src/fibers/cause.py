@@ -203,9 +203,8 @@ class Cause(Generic[E_co]):
     def map(self, f: Callable[[E_co], F]) -> Cause[F]:
         """Every Fail's error through ``f``; the rest as it is."""
         return Cause(
-            Fail(f(r.error), r._tb, r._origin)  # pyright: ignore[reportPrivateUsage]  # same module: the occurrence's traceback goes along
-            if isinstance(r, Fail)
-            else r
+            # The occurrence's traceback goes along.
+            Fail(f(r.error), r._tb, r._origin) if isinstance(r, Fail) else r
             for r in self.reasons
         )
 
@@ -290,8 +289,8 @@ def forget_traceback(error: BaseException) -> None:
 
 def _error_of(reason: Fail[Any] | Die) -> tuple[BaseException, TracebackType | None]:
     if isinstance(reason, Fail):
-        return reason.error, reason._tb  # pyright: ignore[reportPrivateUsage]  # same module
-    return reason.defect, reason._tb  # pyright: ignore[reportPrivateUsage]  # same module
+        return reason.error, reason._tb
+    return reason.defect, reason._tb
 
 
 def _one_line(error: BaseException) -> str:
@@ -326,11 +325,13 @@ class FiberDeadlockError(RuntimeError):
 
 
 class UnknownError(Exception):
-    """What ``try_promise`` fails with where no ``catch`` is given; ``__cause__`` is the original."""
+    """What ``try_promise`` fails with without a ``catch``; ``__cause__`` is the original."""
 
 
 def interrupt_of(exc: BaseException) -> Interrupt | None:
     """The interrupt that this CancelledError delivers, or None for a foreign one (PD2).
+
+    In a body that has something to say about it:
 
         except asyncio.CancelledError as exc:
             if (why := fb.interrupt_of(exc)) is not None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Protocol, runtime_checkable
-
-from typing_extensions import Never
+from typing import Never, Protocol, runtime_checkable
 
 from fibers.duration import Duration, seconds_of
-from fibers.effect import Effect, Tag, _Sleep
-from fibers.ops.clock import CLOCK_KEY, LiveSleepOp
+from fibers.effect import Effect, Tag
+from fibers.ops.clock import CLOCK_KEY, LiveSleepOp, SleepOp
 
 
 @runtime_checkable
@@ -24,6 +22,10 @@ class Clock(Protocol):
     def sleep(self, d: Duration) -> Effect[None, Never]:
         """Wait for ``d`` (timedelta or seconds): not positive is a yield, infinity is never."""
         ...
+
+
+class _Sleep(SleepOp, Effect[None, Never]):
+    __slots__ = ()
 
 
 class _LiveSleep(LiveSleepOp, Effect[None, Never]):
@@ -48,6 +50,11 @@ class LiveClock:
 
 LIVE_CLOCK = LiveClock()
 ClockTag: Tag[Clock] = Tag(CLOCK_KEY, LIVE_CLOCK)
+
+
+def current_clock() -> Effect[Clock, Never]:
+    """The clock in context."""
+    return ClockTag
 
 
 def sleep(d: Duration) -> Effect[None, Never]:

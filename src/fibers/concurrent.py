@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
-
-from typing_extensions import Never
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, cast, overload
 
 from fibers.effect import Effect, _Sequence, _Workers
 from fibers.exit import failed, succeeded
@@ -55,14 +53,12 @@ def _at_least_one(effects: Iterable[Effect[A, E]], what: str) -> tuple[Effect[A,
     return given
 
 
-def _limit(concurrency: Concurrency) -> int | None:
+def _limit(concurrency: object) -> int | None:
     """None for unbounded; ValueError for anything but a positive int or "unbounded" (FE7)."""
     if concurrency == "unbounded":
         return None
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(
-            f'concurrency must be a positive int or "unbounded", not {concurrency!r}'
-        )
+        raise ValueError(f'concurrency must be a positive int or "unbounded", not {concurrency!r}')
     return concurrency
 
 

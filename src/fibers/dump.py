@@ -73,7 +73,7 @@ def describe(fiber: FiberCore) -> str:
 
 
 def dump() -> str:
-    """Every live fiber, a line each: state, file:line where it waits, what for, fork site, owner."""
+    """Every live fiber, a line each: state, file:line, what it waits for, fork site, owner."""
     fibers = live_fibers()
     if not fibers:
         return "no live fibers"

@@ -9,18 +9,18 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, cast, overload
 
 from returns.maybe import Maybe, Nothing, Some
-from typing_extensions import Never, ParamSpec, TypeVar
+from typing_extensions import ParamSpec, TypeVar
 
-from fibers.loop import hooks
-from fibers.cause import Cause, Die, Fail
+from fibers.cause import Cause, Die, Fail, UnknownError
 from fibers.duration import Duration, checked_seconds, text_of
+from fibers.loop import hooks
 from fibers.loop.inner_task import InnerTask
-from fibers.ops import basic, body, clock, finalize, fork, group, region, wait
-from fibers.loop.protocol import Frame, Node
+from fibers.loop.protocol import FAIL, Frame, Node
 from fibers.loop.run_loop import Declares
+from fibers.ops import basic, body, clock, finalize, fork, group, region, wait
 
 if TYPE_CHECKING:
     from fibers.exit import Exit
@@ -80,8 +80,8 @@ class Effect(Node, Generic[A_co, E_co]):
 
     def __await__(self) -> Generator[Any, Any, A_co]:
         if type(hooks.current_task()) is InnerTask:
-            return (yield self)
-        return (yield from _run_in_task(self))
+            return (yield self)  # type: ignore[no-any-return]  # a cast would cost a call at each await
+        return (yield from _run_in_task(self))  # type: ignore[no-any-return]  # see above
 
     # ------------------------------------------------------------------ make
 
@@ -161,7 +161,7 @@ class Effect(Node, Generic[A_co, E_co]):
     ) -> Effect[T, F]: ...
     @overload
     @staticmethod
-    def try_promise(thunk: Callable[[], Awaitable[T]]) -> Effect[T, body.UnknownError]: ...
+    def try_promise(thunk: Callable[[], Awaitable[T]]) -> Effect[T, UnknownError]: ...
     @overload
     @staticmethod
     def try_promise(
@@ -174,7 +174,7 @@ class Effect(Node, Generic[A_co, E_co]):
     @staticmethod
     def try_promise(
         thunk: Callable[[AbortSignal], Awaitable[T]], *, signal: Literal[True]
-    ) -> Effect[T, body.UnknownError]: ...
+    ) -> Effect[T, UnknownError]: ...
     @staticmethod
     def try_promise(
         thunk: Callable[..., Awaitable[T]],
@@ -226,7 +226,9 @@ class Effect(Node, Generic[A_co, E_co]):
         """Run ``f(value)`` too, and give the value."""
         return _Tap(self, f)
 
-    def zip(self, other: Effect[B, F], *, concurrent: bool = False) -> Effect[tuple[A_co, B], E_co | F]:
+    def zip(
+        self, other: Effect[B, F], *, concurrent: bool = False
+    ) -> Effect[tuple[A_co, B], E_co | F]:
         """Both values, one after the other or at once; the first failure ends the other side."""
         if concurrent:
             both = cast("Effect[Any, E_co | F]", _Workers((self, other), _same, None, False))
@@ -295,9 +297,11 @@ class Effect(Node, Generic[A_co, E_co]):
             lambda _fiber, value: on_success(value),
         )
 
-    # ------------------------------------------------------------------ finalizers (PD3)
+    # ------------------------------------------------------------------ finalizers, see PD3
 
-    def on_exit(self, f: Callable[[Exit[A_co, E_co]], Effect[Any, Never] | None]) -> Effect[A_co, E_co]:
+    def on_exit(
+        self, f: Callable[[Exit[A_co, E_co]], Effect[Any, Never] | None]
+    ) -> Effect[A_co, E_co]:
         """Run ``f(exit)`` on every way out, uninterruptibly; the exit stays (FI2)."""
         return _OnExit(self, f)
 
@@ -377,8 +381,12 @@ class Effect(Node, Generic[A_co, E_co]):
         ``uninterruptible`` masks all of it; "inherit" takes the forker's state (WI7).
         """
         return _Fork(
-            self, "child", None,
-            immediate=start_immediately, uninterruptible=uninterruptible, site=_site(),
+            self,
+            "child",
+            None,
+            immediate=start_immediately,
+            uninterruptible=uninterruptible,
+            site=_site(),
         )
 
     def fork_detach(
@@ -386,8 +394,12 @@ class Effect(Node, Generic[A_co, E_co]):
     ) -> Effect[Fiber[A_co, E_co], Never]:
         """Fork a fiber that nobody supervises; the runtime holds it until it ends (SU10)."""
         return _Fork(
-            self, "detach", None,
-            immediate=start_immediately, uninterruptible=uninterruptible, site=_site(),
+            self,
+            "detach",
+            None,
+            immediate=start_immediately,
+            uninterruptible=uninterruptible,
+            site=_site(),
         )
 
     def fork_in(
@@ -402,8 +414,12 @@ class Effect(Node, Generic[A_co, E_co]):
         and interrupts it there, on_interrupt included, before the fork returns (FO1-FO4).
         """
         return _Fork(
-            self, "scope", scope,
-            immediate=start_immediately, uninterruptible=uninterruptible, site=_site(),
+            self,
+            "scope",
+            scope,
+            immediate=start_immediately,
+            uninterruptible=uninterruptible,
+            site=_site(),
         )
 
     def fork_scoped(
@@ -413,8 +429,12 @@ class Effect(Node, Generic[A_co, E_co]):
         site = _site()
         return _Access(lambda fiber: service_in(fiber, SCOPE_KEY)).flat_map(
             lambda scope: _Fork(
-                self, "scope", scope,
-                immediate=start_immediately, uninterruptible=uninterruptible, site=site,
+                self,
+                "scope",
+                scope,
+                immediate=start_immediately,
+                uninterruptible=uninterruptible,
+                site=site,
             )
         )
 
@@ -430,7 +450,9 @@ class CauseError(Exception, Generic[E_co]):
         self.cause = cause
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CauseError) and bool(self.cause == other.cause)
+        if not isinstance(other, CauseError):
+            return False
+        return bool(self.cause == cast("CauseError[Exception]", other).cause)
 
     def __hash__(self) -> int:
         return hash(self.cause)
@@ -438,7 +460,7 @@ class CauseError(Exception, Generic[E_co]):
 
 def _sandboxed(fiber: Any, cause: Cause[Any]) -> Any:
     fiber._cause = Cause((Fail(CauseError(cause)),))
-    return basic.FAIL
+    return FAIL
 
 
 def _same(item: T) -> T:
@@ -568,7 +590,8 @@ def effect(
     so the error type is a guarantee (PD4). TypeError for ``raises`` that are no Exception classes.
     """
     kinds = raises if isinstance(raises, tuple) else (raises,)
-    for kind in kinds:
+    given: tuple[Any, ...] = kinds  # the annotations bind nobody who runs no type checker
+    for kind in given:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise TypeError(
                 f"raises= takes Exception classes, one or a tuple of them, not {kind!r}"
@@ -577,9 +600,7 @@ def effect(
     def decorate(f: Callable[..., Awaitable[Any]]) -> Callable[..., Effect[Any, Any]]:
         if not callable(f):
             raise TypeError(f"@effect decorates a coroutine function, not {f!r}")
-        declares = (
-            Declares(kinds, getattr(f, "__qualname__", repr(f))) if kinds else None
-        )
+        declares = Declares(kinds, getattr(f, "__qualname__", repr(f))) if kinds else None
 
         @functools.wraps(f)
         def call(*args: Any, **kwargs: Any) -> Effect[Any, Any]:
@@ -690,10 +711,6 @@ class _Never(wait.NeverOp, Effect[Any, Any]):
 
 
 class _Callback(wait.CallbackOp, Effect[Any, Any]):
-    __slots__ = ()
-
-
-class _Sleep(clock.SleepOp, Effect[Any, Any]):
     __slots__ = ()
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 from asyncio import CancelledError, InvalidStateError
 from collections.abc import Awaitable, Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, cast
 
-from typing_extensions import Never, Self
 from typing_extensions import TypeVar as TypeVarWithDefault
 
 from fibers import unhandled
-from fibers.loop import hooks
 from fibers.cause import Cause, FiberInterrupted, Interrupt
 from fibers.effect import Effect
+from fibers.loop import hooks
 from fibers.loop.inner_task import InnerTask
-from fibers.ops import wait
 from fibers.loop.run_loop import ENDED, STATE_NAMES, FiberCore, Observer
+from fibers.ops import wait
 
 if TYPE_CHECKING:
     import contextvars
@@ -125,7 +124,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         by: int | None = wait.MINE,
         reason: str | None = None,
     ) -> Effect[None, Never]:
-        """Interrupt all, then wait for all: everyone is signalled before anyone is awaited (FL13)."""
+        """Interrupt all, then wait for all: each is signalled before any is awaited (FL13)."""
         return _InterruptAll(list(fibers), by, reason)
 
     def interrupt_unsafe(
@@ -269,7 +268,7 @@ class _Callback(Observer):
     def _fiber_done(self, fiber: FiberCore) -> None:
         try:
             self.f(fiber._exit_made())
-        except Exception:
+        except Exception:  # noqa: BLE001  # logged: an observer must not break the end of a fiber
             _log.exception("an observer of fiber #%d raised", fiber.id)
 
 
@@ -278,9 +277,7 @@ class _DoneCallback(Observer):
 
     __slots__ = ("context", "fn")
 
-    def __init__(
-        self, fn: Callable[[Any], object], context: contextvars.Context | None
-    ) -> None:
+    def __init__(self, fn: Callable[[Any], object], context: contextvars.Context | None) -> None:
         self.fn = fn
         self.context = context
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from fibers.loop import hooks
 from fibers.cause import interrupt_error, interrupt_of
 from fibers.fiber import current_fiber
+from fibers.loop import hooks
 from fibers.loop.inner_task import InnerTask
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _set(fiber: FiberCore, mask: int, face: InnerTask) -> None:
 class _Region(AbstractContextManager["Restore"]):
     """One region of one body. Used once; regions nest strictly."""
 
-    __slots__ = ("_face", "_fiber", "_handled", "_mask", "_mark", "_outer", "_restored")
+    __slots__ = ("_face", "_fiber", "_handled", "_mark", "_mask", "_outer", "_restored")
 
     def __init__(self) -> None:
         self._fiber: FiberCore | None = None
@@ -71,7 +71,7 @@ class _Region(AbstractContextManager["Restore"]):
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         fiber = self._fiber
-        if fiber is None or current_fiber() is not fiber:
+        if current_fiber() is not fiber or fiber is None:
             raise RuntimeError("an uninterruptible() region was left in another fiber")
         if fiber._region is not self or self._restored is not None:
             raise RuntimeError("uninterruptible() regions were left out of order: nest them")
@@ -123,7 +123,7 @@ class _Restored(AbstractContextManager[None]):
         if fiber._pend and not region._mask:
             own = fiber._own_cause()
             mark = region._mark or fiber._mark()
-            exc = interrupt_error(own.reasons[0])  # type: ignore[arg-type]  # a fiber's own cause holds interrupts only
+            exc = interrupt_error(own.reasons[0])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a fiber's own cause holds interrupts only
             mark.exc, mark.cause, mark.own = exc, own, own
             mark.rearm = True
             fiber._delivered = 1
@@ -138,7 +138,7 @@ class _Restored(AbstractContextManager[None]):
     ) -> None:
         region = self._region
         fiber = region._fiber
-        if fiber is None or current_fiber() is not fiber or region._restored is not self:
+        if current_fiber() is not fiber or fiber is None or region._restored is not self:
             raise RuntimeError("restore() was left out of order or in another fiber")
         region._restored = None
         _set(fiber, self._mask, self._face)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from typing_extensions import Never
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from fibers.effect import Effect
 from fibers.scope import current_scope
@@ -13,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fibers.exit import Exit
+    from fibers.scope import Scope
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -32,7 +31,7 @@ def acquire_release(
     ``interruptible=True`` lets an interrupt land in the acquire itself (FI17).
     """
 
-    def registered(scope: Any, acquired: Effect[A, E]) -> Effect[A, E]:
+    def registered(scope: Scope, acquired: Effect[A, E]) -> Effect[A, E]:
         return acquired.tap(lambda a: scope.add_finalizer(lambda exit_: release(a, exit_)))
 
     def masked(restore: Callable[[Effect[A, E]], Effect[A, E]]) -> Effect[A, E]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextvars
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from fibers.loop import hooks, queue
 from fibers.clock import LIVE_CLOCK
 from fibers.fiber import Fiber, current_fiber
+from fibers.loop import hooks, queue
 from fibers.ops.clock import CLOCK_KEY
 
 if TYPE_CHECKING:

@@ -191,7 +191,7 @@ async def end_the_rest(
     if queue.live:
         lines = [f"run: {len(queue.live)} fiber(s) still alive after {bound_seconds:g} s, left:"]
         lines += ["  " + describe(fiber) for fiber in queue.live]
-        print("\n".join(lines), file=sys.stderr)
+        print("\n".join(lines), file=sys.stderr)  # noqa: T201  # the last words of `run`; logging may be off
         for fiber in queue.live:
             # asyncio.Runner would wait for them without a bound.
             hooks.unregister_task(fiber)
@@ -217,9 +217,7 @@ def run_fork(eff: Effect[A, E], *, signal: AbortSignal | None = None) -> Fiber[A
 def _obey(fiber: Fiber[Any, Any], signal: AbortSignal) -> None:
     if fiber._state == ENDED:
         return
-    remove = signal.add_listener(
-        lambda reason: fiber._interrupt_now(Interrupt(None, str(reason)))
-    )
+    remove = signal.add_listener(lambda reason: fiber._interrupt_now(Interrupt(None, str(reason))))
     fiber._watch(_Then(remove))
 
 
@@ -243,14 +241,18 @@ def run_callback(
     """
     fiber = run_fork(eff)
     fiber.add_observer(on_exit)
-    return lambda by=None: fiber.interrupt_unsafe(by=by)
+
+    def interrupt(by: int | None = None) -> None:
+        fiber.interrupt_unsafe(by=by)
+
+    return interrupt
 
 
 def run_sync(eff: Effect[A, E]) -> A:
     """Run an effect that never has to wait, inside a running loop or without any (PD15).
 
-    Raises its error itself; AsyncFiberError where it has to wait: it goes on if a loop runs, else it
-    is interrupted.
+    Raises its error itself; AsyncFiberError where it has to wait: it goes on if a loop runs, else
+    it is interrupted.
     """
     return _run_sync(eff, None, None)
 
@@ -339,5 +341,3 @@ class Runtime:
         await self._scope.close(
             failed(Cause((Interrupt(None, "runtime disposed"),))), reason="runtime disposed"
         )
-
-

@@ -8,19 +8,19 @@ from __future__ import annotations
 import inspect
 import sys
 from asyncio import CancelledError
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Never, Self
 
-from typing_extensions import Never, Self, TypeVar
+from typing_extensions import TypeVar
 
 from fibers import root, waiting
 from fibers.cause import Cause, Die, FiberInterrupted, Interrupt, interrupt_of
 from fibers.effect import SCOPE_KEY, Effect, service_in
 from fibers.exit import failed, succeeded
 from fibers.fiber import Fiber, current_fiber
-from fibers.ops import basic, body, fork
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node, outcome_of
-from fibers.ops.wait import WaitForEnds
 from fibers.loop.run_loop import ENDED, EndFibers, FiberCore, MaskEnd, Unheard
+from fibers.ops import basic, body, fork
+from fibers.ops.wait import WaitForEnds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,11 +1,9 @@
-"""AbortController and AbortSignal: the cancellation transport for code that listens (DESIGN 1.4)."""
+"""AbortController and AbortSignal: how code that listens is told to stop."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, final
-
-from typing_extensions import Never
+from typing import TYPE_CHECKING, Any, Never, final
 
 from fibers.effect import Effect, make_signals_with
 from fibers.loop.protocol import FAIL, Frame
@@ -81,7 +79,7 @@ def _nothing() -> None:
 def _call(f: Callable[[object], None], reason: object) -> None:
     try:
         f(reason)
-    except Exception:
+    except Exception:  # noqa: BLE001  # logged: one listener never keeps the abort from the others
         _log.exception("a listener of an abort signal raised")
 
 

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 def waiters_for(closer: FiberCore, candidates: Iterable[FiberCore]) -> set[FiberCore]:
     """Those of ``candidates`` that can't end before ``closer`` has, itself included."""
     found: set[FiberCore] = {closer}
-    if (
-        not closer._observers
-        and closer._task is None
-        and not isinstance(closer._owner, FiberCore)
-    ):
+    if not closer._observers and closer._task is None and not isinstance(closer._owner, FiberCore):
         return found
     for candidate in candidates:
         if candidate not in found and _leads_to(candidate, closer):

@@ -1,1 +1,26 @@
-"""Owned token streams: supervised, durable, ended by exactly one terminal event."""
+"""Owned token streams: supervised in the app scope, on disk as they are told, ended exactly once."""
+
+from __future__ import annotations
+
+from .engine import StreamEngine, StreamHandle
+from .events.spine import EventSpine
+from .history.store import FileHistory, HistoryStore
+from .model.errors import HistoryError, SendError, StreamError
+from .model.events import Event
+from .model.request import Completion, StreamRequest
+from .providers.base import Provider
+
+__all__ = [
+    "Completion",
+    "Event",
+    "EventSpine",
+    "FileHistory",
+    "HistoryError",
+    "HistoryStore",
+    "Provider",
+    "SendError",
+    "StreamEngine",
+    "StreamError",
+    "StreamHandle",
+    "StreamRequest",
+]

@@ -470,11 +470,13 @@ async def test_the_acquire_of_a_coroutine_body_is_masked_as_well(
         log.append("acq")
         return "handle"
 
-    work: Effect[None, Never] = fb.acquire_use_release(
-        acquire(),
-        lambda handle: say(log, f"use {handle}"),
-        lambda handle, ended: say(log, f"rel {handle} {show(ended)}"),
-    )
+    def use(handle: str) -> Effect[None, Boom]:
+        return say(log, f"use {handle}")
+
+    def release(handle: str, ended: fb.Exit[None, Boom]) -> Effect[None, Never]:
+        return say(log, f"rel {handle} {show(ended)}")
+
+    work = fb.acquire_use_release(acquire(), use, release)
     exit = await interrupt_during(rt, clock, work, at=0.5)
 
     assert exit == interrupted(77)
@@ -497,9 +499,11 @@ async def test_an_interrupt_during_use_releases_with_the_interrupt(
 async def test_an_interrupt_waits_for_the_release(rt: fb.Runtime, clock: TestClock) -> None:
     """A second one does not cut it."""
     log: list[str] = []
-    work: Effect[None, Never] = fb.acquire_use_release(
-        say(log, "acq"), lambda _: Effect.never(), lambda _, __: slow(log, "", 2)
-    )
+
+    def use(_: None) -> Effect[None, Boom]:
+        return Effect.never()
+
+    work = fb.acquire_use_release(say(log, "acq"), use, lambda _, __: slow(log, "", 2))
     fiber = rt.run_fork(work)
 
     fiber.interrupt_unsafe(by=1)
@@ -549,9 +553,11 @@ async def test_a_masked_use_completes_and_is_released_as_a_success(
 async def test_a_release_that_dies_after_a_success_is_the_exit(rt: fb.Runtime) -> None:
     """The value of the use is lost."""
     defect = Defect()
-    work: Effect[int, Never] = fb.acquire_use_release(
-        Effect.succeed(1), lambda _: Effect.succeed(2), lambda _, __: Effect.die(defect)
-    )
+
+    def use(value: int) -> Effect[int, Boom]:
+        return Effect.succeed(value)
+
+    work = fb.acquire_use_release(Effect.succeed(1), use, lambda _, __: Effect.die(defect))
 
     assert await rt.run_exit(work) == failed(Die(defect))
 

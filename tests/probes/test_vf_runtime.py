@@ -208,11 +208,15 @@ async def test_a_coroutine_finalizer_survives_a_second_interrupt_and_a_cancelled
     fiber.interrupt_unsafe(by=6)
     awaiter.cancel()
     await asyncio.wait([awaiter])
-    log.append(f"future cancelled {gate.cancelled()}")
+    log.append(f"awaiter cancelled {awaiter.cancelled()}, future cancelled {gate.cancelled()}")
     gate.set_result(0)
     await fiber.exit()
 
-    assert log == ["finalizer-start", "future cancelled False", "finalizer-end"]
+    assert log == [
+        "finalizer-start",
+        "awaiter cancelled True, future cancelled False",
+        "finalizer-end",
+    ]
 
 
 # ---- immediate starts

@@ -7,10 +7,9 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Never
 
 from returns.result import Failure
-from typing_extensions import Never
 
 from fibers.app.budget import OUTER_BUDGET_SECONDS
 from fibers.cause import Cause, Interrupt

@@ -74,5 +74,3 @@ def _still_alive(scope: Scope, closing: Fiber[Any, Any]) -> list[str]:
     alive = [e for e in scope._entries if isinstance(e, FiberCore) and e._state != ENDED]
     lines = [f"{describe(fiber)}; holds up the close" for fiber in alive]
     return lines or [describe(closing)]
-
-

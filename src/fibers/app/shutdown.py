@@ -38,9 +38,7 @@ async def dispose_bounded(
     disposing = run_fork(Effect.promise(runtime.dispose))
     outcome = await disposing.exit().timeout_option(seconds)
     if outcome == Nothing:
-        log.warning(
-            "[shutdown] Runtime dispose timed out after %s; it continues", text_of(seconds)
-        )
+        log.warning("[shutdown] Runtime dispose timed out after %s; it continues", text_of(seconds))
         disposing.ignore_failure()
     elif isinstance(exit_ := outcome.unwrap(), Failure):
         log.warning("[shutdown] Runtime dispose failed\n%s", exit_.failure().pretty())
@@ -59,9 +57,7 @@ class Shutdown:
     after it (VA8). ValueError where two steps have one name.
     """
 
-    def __init__(
-        self, scope: Scope, steps: Sequence[Step], runtime: Runtime | None = None
-    ) -> None:
+    def __init__(self, scope: Scope, steps: Sequence[Step], runtime: Runtime | None = None) -> None:
         names = [name for name, _ in steps]
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]  # the documented low-level twin of get_running_loop that doesn't raise
+running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop
+"""The documented low-level twin of get_running_loop: None instead of an exception."""
 
 register_task: Callable[[Any], None] = cast("Any", _tasks)._register_task
 unregister_task: Callable[[Any], None] = cast("Any", _tasks)._unregister_task
@@ -44,7 +45,7 @@ if sys.version_info >= (3, 12):
     _current_of: Callable[[Any], Any] = cast("Any", asyncio.current_task)
 
     def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
-        """Make ``task`` the current one of ``loop`` (None: of this thread); gives the one before."""
+        """Make ``task`` current in ``loop`` (None: in this thread); gives the one before."""
         if loop is None:
             before, offline.task = offline.task, task
             return before
@@ -61,7 +62,7 @@ else:
     _current: dict[Any, Any] = cast("Any", _tasks)._current_tasks
 
     def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
-        """Make ``task`` the current one of ``loop`` (None: of this thread); gives the one before."""
+        """Make ``task`` current in ``loop`` (None: in this thread); gives the one before."""
         if loop is None:
             before, offline.task = offline.task, task
             return before

@@ -1,9 +1,10 @@
 """The task that code inside a fiber sees: asyncio.current_task() (PD11).
 
-It follows asyncio's own protocol (cancel, uncancel, cancelling), which is what lets asyncio.timeout,
-TaskGroup, anyio and drivers work inside a fiber, also in a region that can't be interrupted. Every
-mask boundary has an inner task of its own, all equal to the fiber by == and hash: a mask protects
-what runs under it from what was opened above it, and what was opened above holds the outer one.
+It follows asyncio's own protocol (cancel, uncancel, cancelling), which is what lets
+asyncio.timeout, TaskGroup, anyio and drivers work inside a fiber, also in a region that can't be
+interrupted. Every mask boundary has an inner task of its own, all equal to the fiber by == and
+hash: a mask protects what runs under it from what was opened above it, and what was opened above
+holds the outer one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
 class InnerTask:
     """A fiber, from inside, at one depth of masks."""
 
-    __slots__ = ("__weakref__", "_asyncio_future_blocking", "_depth", "_fiber", "_msg", "_must", "_num")
+    __slots__ = (
+        "__weakref__",
+        "_asyncio_future_blocking",
+        "_depth",
+        "_fiber",
+        "_msg",
+        "_must",
+        "_num",
+    )
 
     def __init__(self, fiber: FiberCore, depth: int) -> None:
         self._fiber = fiber
@@ -82,7 +91,7 @@ class InnerTask:
     def _loop(self) -> asyncio.AbstractEventLoop | None:
         return self._fiber._queue.loop
 
-    def get_loop(self) -> asyncio.AbstractEventLoop:
+    def get_loop(self) -> Any:
         return self._fiber.get_loop()
 
     def get_name(self) -> str:

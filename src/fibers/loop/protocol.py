@@ -1,8 +1,9 @@
 """How the run loop and the primitives talk.
 
 A node is evaluated with ``_ev(fiber)``; a frame on the fiber's stack gets a value with
-``_val(fiber, value)`` or a failure with ``_err(fiber, cause)``. Each of the three returns either the
-value to go on with, or one of the signals below. Many nodes are their own frames: no allocation.
+``_val(fiber, value)`` or a failure with ``_err(fiber, cause)``. Each of the three returns either
+the value to go on with, or one of the signals below. Many nodes are their own frames: no
+allocation.
 """
 
 from __future__ import annotations
@@ -93,9 +94,9 @@ def outcome_of(fiber: FiberCore, given: Any) -> Any:
         fiber._next = given
         return NEXT
     if isinstance(given, Success):
-        return given._inner_value  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportPrivateUsage]  # an exit of anything
+        return given._inner_value  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # an exit of anything
     if isinstance(given, Failure):
-        fiber._cause = given._inner_value  # pyright: ignore[reportUnknownMemberType, reportPrivateUsage]  # an exit's failure is a Cause
+        fiber._cause = given._inner_value  # pyright: ignore[reportUnknownMemberType]  # an exit's failure is a Cause
         return FAIL
     close = getattr(given, "close", None)
     if hasattr(given, "send") and close is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fibers.loop import hooks
 
@@ -40,9 +40,7 @@ class ReadyQueue:
         "turn",
     )
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop | None, *, manual: bool = False
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None, *, manual: bool = False) -> None:
         self.loop = loop
         # Drained by run_all only, until attach().
         self.manual = manual
@@ -103,9 +101,9 @@ class ReadyQueue:
         ready = self.ready
         while ready and steps:
             fiber = ready.popleft()
-            if fiber._stale:  # pyright: ignore[reportPrivateUsage]  # the queue's own mark on the fiber
+            if fiber._stale:
                 # It was interrupted while it waited here, and has run since.
-                fiber._stale -= 1  # pyright: ignore[reportPrivateUsage]  # see above
+                fiber._stale -= 1
                 continue
             steps -= 1
             fiber.drive()

@@ -22,7 +22,6 @@ from asyncio import CancelledError
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
-from fibers.loop import hooks
 from fibers.cause import (
     Cause,
     Die,
@@ -37,6 +36,7 @@ from fibers.cause import (
     landed,
 )
 from fibers.exit import failed, succeeded
+from fibers.loop import hooks
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.protocol import DONE, FAIL, NEXT, SUSPEND, SWITCH, Frame, Node, Signal, Wait
 
@@ -344,6 +344,8 @@ class FiberCore:
     )
 
     id: int
+    _ctx: contextvars.Context
+    _env: dict[str, Any]
     _result: Any
     _exit: Any
     _rv: Any
@@ -402,12 +404,12 @@ class FiberCore:
         """
         queue = self._queue
         loop = queue.loop
-        fiber: FiberCore | None = self
+        fiber: FiberCore = self
         waiting: list[FiberCore] | None = None
         before = hooks.swap_current(loop, self._face)
         queue.depth += 1
         try:
-            while fiber is not None:
+            while True:
                 if here and fiber is self:
                     signal = fiber._run()
                 else:
@@ -466,7 +468,7 @@ class FiberCore:
                     top = stack[-1]
                     if type(top) is CoroutineType:
                         try:
-                            value = top.send(value)
+                            value = top.send(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # a coroutine of anything
                         except StopIteration as stop:
                             stack.pop()
                             value = stop.value
@@ -542,7 +544,8 @@ class FiberCore:
             yielded.add_done_callback(self._future_done, context=self._queue.context)
             return self._suspend(yielded)
         raise RuntimeError(
-            f"a body in a fiber awaited {yielded!r}, which is neither an effect nor an asyncio future"
+            f"a body in a fiber awaited {yielded!r}, which is neither an effect nor an asyncio "
+            "future"
         )
 
     def _future_done(self, future: Any) -> None:
@@ -856,13 +859,9 @@ class FiberCore:
 
     # ------------------------------------------------------------------ children
 
-    def _spawn(
-        self, effect: Node, mask: int, site: tuple[CodeType, int] | None
-    ) -> FiberCore:
+    def _spawn(self, effect: Node, mask: int, site: tuple[CodeType, int] | None) -> FiberCore:
         """A new fiber of the same runtime: a snapshot of the context, its own stack."""
-        return type(self)(
-            self._queue, effect, contextvars.copy_context(), self._env, mask, site
-        )
+        return type(self)(self._queue, effect, contextvars.copy_context(), self._env, mask, site)
 
     def _adopt(self, child: FiberCore) -> None:
         """Supervise ``child``: it ends when this fiber does."""
@@ -907,8 +906,8 @@ class FiberCore:
                 hooks.unregister_task(self)
         self._stack = _NOTHING_LEFT
         self._wait = None
-        self._ctx = None  # type: ignore[assignment]  # an ended fiber runs no more; its context may be large
-        self._env = None  # type: ignore[assignment]  # see above
+        self._ctx = None  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # an ended fiber runs no more; its context may be large
+        self._env = None  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # see above
         del self._face, self._next
         owner = self._owner
         if owner is not None:
@@ -971,7 +970,7 @@ class FiberCore:
         return self._ctx
 
     def get_stack(self, *, limit: int | None = None) -> list[Any]:
-        frames = [f.cr_frame for f in self._stack if type(f) is CoroutineType and f.cr_frame]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # coroutines of anything
+        frames = [f.cr_frame for f in self._stack if type(f) is CoroutineType and f.cr_frame]
         return frames if limit is None else frames[-limit:]
 
     def cancelled(self) -> bool:
@@ -1006,9 +1005,7 @@ def _published(cause: Cause[Any]) -> Cause[Any]:
     """The cause as others see it: a task cancel is an ordinary interrupt from here on."""
     if _task_cancel(cause) is None:
         return cause
-    return Cause(
-        Interrupt(r.by, r.reason) if type(r) is TaskCancel else r for r in cause.reasons
-    )
+    return Cause(Interrupt(r.by, r.reason) if type(r) is TaskCancel else r for r in cause.reasons)
 
 
 def _classify(
@@ -1018,7 +1015,7 @@ def _classify(
     name: str | None,
     seen: Fail[Any] | Die | None,
 ) -> Fail[Any] | Die:
-    """PD4: E is a guarantee. Only a declared type is a Fail, and never an awaited effect's defect."""
+    """PD4: E is a guarantee. Only a declared type is a Fail, an awaited effect's defect never."""
     if isinstance(seen, Die):
         return Die(exc, tb)
     if isinstance(exc, Exception) and raises and isinstance(exc, raises):

@@ -283,9 +283,7 @@ def to_succeeded_exit(fiber: FiberCore, value: Any) -> Any:
 
 def fails_into_defects(fiber: FiberCore, cause: Cause[Any]) -> Any:
     """or_die: what was expected is a defect from here on."""
-    fiber._cause = Cause(
-        Die(r.error, r._tb) if isinstance(r, Fail) else r for r in cause.reasons
-    )
+    fiber._cause = Cause(Die(r.error, r._tb) if isinstance(r, Fail) else r for r in cause.reasons)
     return FAIL
 
 
@@ -300,9 +298,9 @@ def ignoring_fails(fiber: FiberCore, cause: Cause[Any]) -> Any:
 def exit_outcome(fiber: FiberCore, exit_: Any) -> Any:
     """Go on with an exit: its value, or its own cause (FL23)."""
     if isinstance(exit_, Success):
-        return exit_._inner_value  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportPrivateUsage]  # an exit of anything
+        return exit_._inner_value  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # an exit of anything
     if isinstance(exit_, Failure):
-        fiber._cause = exit_._inner_value  # pyright: ignore[reportUnknownMemberType, reportPrivateUsage]  # an exit's failure is a Cause
+        fiber._cause = exit_._inner_value  # pyright: ignore[reportUnknownMemberType]  # an exit's failure is a Cause
         return FAIL
     raise TypeError(f"expected an Exit (Success or Failure), got {type(exit_).__name__}")
 

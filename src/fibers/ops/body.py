@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from fibers.loop import hooks
 from fibers.cause import Cause, Die, Fail, UnknownError, forget_traceback
+from fibers.loop import hooks
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.protocol import FAIL, Frame, Node, Wait
 from fibers.loop.run_loop import Declares
@@ -180,7 +180,7 @@ class PromiseOp(Node):
             stack.append(_Rejected(self.mapped))
             try:
                 given = self.thunk(*args)
-            except Exception as exc:
+            except Exception as exc:  # noqa: BLE001  # whatever the thunk raises is the effect's failure
                 tb = exc.__traceback__
                 forget_traceback(exc)
                 fiber._cause = Cause((Fail(exc, tb and tb.tb_next),))

@@ -66,5 +66,3 @@ class LiveSleep(Wait):
 
     def _label(self) -> str:
         return f"sleep({self.seconds:g})"
-
-

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from fibers.cause import Cause, Interrupt
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node
-from fibers.ops.wait import WaitForEnds
 from fibers.loop.run_loop import ENDED, NESTING_LIMIT_CALLS
+from fibers.ops.wait import WaitForEnds
 
 if TYPE_CHECKING:
     from types import CodeType

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fibers.cause import Cause, Interrupt, with_defects_winning, without_interrupts
+from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node, Wait, outcome_of
+from fibers.loop.run_loop import ENDED, EndFibers, Observer
 from fibers.ops.basic import ExitOp, FailCauseOp, SucceedOp
 from fibers.ops.finalize import run_finalizer
-from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node, Wait, outcome_of
 from fibers.ops.wait import joined
-from fibers.loop.run_loop import ENDED, EndFibers, Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,9 +62,7 @@ class _Group(Node, Frame, Wait, Observer):
         alive = self.alive()
         if not alive:
             return None
-        return run_finalizer(
-            fiber, None, None, lambda: EndFibers(alive, Interrupt(fiber.id, why))
-        )
+        return run_finalizer(fiber, None, None, lambda: EndFibers(alive, Interrupt(fiber.id, why)))
 
     def _abandon(self, fiber: FiberCore) -> None:
         """Nothing to detach: ``_err`` ends the fibers before it lets the interrupt go on."""
@@ -182,9 +180,7 @@ class TimeoutOp(Node):
 class _TimeoutRace(_Race):
     __slots__ = ("late",)
 
-    def __init__(
-        self, fiber: FiberCore, effects: Sequence[Node], late: Callable[[], Any]
-    ) -> None:
+    def __init__(self, fiber: FiberCore, effects: Sequence[Node], late: Callable[[], Any]) -> None:
         super().__init__(fiber, effects, True)
         self.late = late
 
@@ -296,7 +292,7 @@ class _Workers(_Group):
                     self.more = False
                     break
                 effect = self.f(item)
-            except BaseException as exc:
+            except BaseException as exc:  # noqa: BLE001  # whatever the user's code raises is a defect
                 fiber._defect(exc)
                 self.cause = fiber._cause
                 break
@@ -393,5 +389,3 @@ class _WorkersCut(Frame):
     def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
         fiber._cause = _with_cleanup_failures(cause, self.ended)
         return FAIL
-
-

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fibers.cause import Cause, FiberDeadlockError, Interrupt
-from fibers.ops.finalize import run_finalizer
 from fibers.loop.protocol import FAIL, NEXT, Frame, Node, Wait, outcome_of
 from fibers.loop.run_loop import ENDED, EndFibers, Observer
+from fibers.ops.finalize import run_finalizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -7,9 +7,7 @@ import heapq
 import itertools
 import math
 import weakref
-from typing import TYPE_CHECKING, Any
-
-from typing_extensions import Never
+from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 
 from fibers.duration import Duration, seconds_of
 from fibers.effect import Effect
@@ -127,7 +125,7 @@ class _ThreadWork:
     a thread works for somebody who may sleep next.
     """
 
-    _of: weakref.WeakKeyDictionary[Any, _ThreadWork] = weakref.WeakKeyDictionary()
+    _of: ClassVar[weakref.WeakKeyDictionary[Any, _ThreadWork]] = weakref.WeakKeyDictionary()
 
     def __init__(self) -> None:
         self.under_way: set[asyncio.Future[Any]] = set()
@@ -138,7 +136,7 @@ class _ThreadWork:
         work = cls._of.get(loop)
         if work is None:
             work = cls._of[loop] = cls()
-            original = type(loop).run_in_executor
+            original = cast("Any", type(loop)).run_in_executor
             under_way = work.under_way
 
             def run_in_executor(executor: Any, func: Any, *args: Any) -> Awaitable[Any]:

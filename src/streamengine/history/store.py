@@ -112,8 +112,8 @@ class FileHistory(HistoryStore):
         on_step: Callable[[Step], None] | None = None,
     ) -> None:
         """Touches no file. `on_step` as for WorkspaceFiles."""
-        # Resolved once: a link above the state directory is the host's choice, not one below it.
-        self._path = state_directory.resolve() / WORKSPACES_DIRECTORY
+        # Absolute from the start: a process that changes its directory later keeps its history.
+        self._path = state_directory.absolute() / WORKSPACES_DIRECTORY
         self._fsync: FsyncPolicy = fsync
         self._io: IoMode = io
         self._on_step = on_step

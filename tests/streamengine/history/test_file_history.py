@@ -129,6 +129,19 @@ async def test_a_state_directory_may_itself_be_behind_a_link(tmp_path: Path) -> 
     assert (tmp_path / "real" / "workspaces" / "ws" / "chat.jsonl").exists()
 
 
+async def test_a_change_of_the_current_directory_does_not_move_a_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    history = FileHistory(Path("state"))
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+
+    await history.append_user("ws", user("u1"))
+
+    assert (tmp_path / "state" / "workspaces" / "ws" / "chat.jsonl").exists()
+
+
 # ---- errors
 
 

@@ -1,0 +1,161 @@
+"""One stream: its state, its ending latch, what it has said so far."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, final
+
+from fibers import AbortController, Effect, Scope
+
+from .handoff import Handoff
+from .model.parts import MessagePart, TextPart
+from .model.request import AbortReason, Completion, StreamRequest
+from .model.rows import AssistantRow, RowMetadata
+
+if TYPE_CHECKING:
+    from fibers import Fiber
+
+    from .partials import PartialWriter
+
+
+class StreamState(Enum):
+    """Where a registered stream stands. COMPLETED only just before its stream-end."""
+
+    STARTING = "starting"
+    STREAMING = "streaming"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class StopWish:
+    """Who wants a stream to stop, and what shall become of what it said."""
+
+    reason: AbortReason
+    abandon_partial: bool = False
+
+
+@final
+class Completing:
+    """The one-shot completion of a stream: settled once, after its terminal event (E2)."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+
+    @property
+    def settled(self) -> bool:
+        return self._future.done()
+
+    def settle(self, completion: Completion) -> None:
+        """Only the first call counts."""
+        if not self._future.done():
+            self._future.set_result(completion)
+
+    def wait(self) -> Effect[Completion]:
+        """Wait for it; an interrupted waiter leaves it as it is (VF1)."""
+        return Effect.promise(lambda: self._future)
+
+
+@final
+class Stream:
+    """What the engine knows of one registered stream. ``cancelling`` is the ending latch."""
+
+    def __init__(
+        self,
+        workspace_id: str,
+        message_id: str,
+        request: StreamRequest,
+        history_sequence: int,
+        completing: Completing,
+        controller: AbortController,
+    ) -> None:
+        self.workspace_id = workspace_id
+        self.message_id = message_id
+        self.request = request
+        self.history_sequence = history_sequence
+        self.completing = completing
+        # The only cancellation transport: the provider gets its signal, and nothing else.
+        self.controller = controller
+        self.state = StreamState.STARTING
+        self.handoff = Handoff()
+        self.scope = Scope(name=f"stream {message_id}")
+        self.parts: list[TextPart] = []
+        self.soft_stop: StopWish | None = None
+        # What the abort was for. Set with the latch, so that the first canceller decides (E5).
+        self.stop: StopWish | None = None
+        self.cancelling: Fiber[None, Any] | None = None
+        self.processing: Fiber[None, Any] | None = None
+        self.supervisor: Fiber[Any, Any] | None = None
+        self.terminal: Completion | None = None
+        self.writer: PartialWriter | None = None
+        self.start_time_ms = time.time_ns() // 1_000_000
+        self._started = time.perf_counter()
+        self._last_timestamp_ms = 0
+        self._at_the_end: list[Callable[[], None]] = []
+
+    @property
+    def aborted(self) -> bool:
+        return self.controller.signal.aborted
+
+    @property
+    def is_streaming(self) -> bool:
+        return self.state in (StreamState.STARTING, StreamState.STREAMING)
+
+    def on_settled(self, f: Callable[[], None]) -> None:
+        """Call ``f`` when the completion is settled."""
+        if self.completing.settled:
+            f()
+        else:
+            self._at_the_end.append(f)
+
+    def settle(self, completion: Completion) -> None:
+        """The end of all: after the terminal event, once."""
+        self.completing.settle(completion)
+        for f in self._at_the_end:
+            f()
+        self._at_the_end.clear()
+
+    def next_timestamp_ms(self) -> int:
+        """Milliseconds since the Unix epoch, strictly increasing inside one stream (E19)."""
+        now_ms = time.time_ns() // 1_000_000
+        self._last_timestamp_ms = max(now_ms, self._last_timestamp_ms + 1)
+        return self._last_timestamp_ms
+
+    def duration_ms(self) -> int:
+        return round((time.perf_counter() - self._started) * 1000)
+
+    def row(self, **metadata: Any) -> AssistantRow:
+        """The assistant row of what was said so far, with further metadata."""
+        return AssistantRow(
+            id=self.message_id,
+            workspace_id=self.workspace_id,
+            parts=merged(self.parts),
+            metadata=RowMetadata(
+                history_sequence=self.history_sequence,
+                timestamp_ms=self.start_time_ms,
+                model=self.request.model,
+                correlation=self.request.correlation,
+                **metadata,
+            ),
+        )
+
+
+def merged(parts: Sequence[TextPart]) -> tuple[MessagePart, ...]:
+    """Neighbouring pieces of text as one part, stamped as the first: what a row keeps.
+
+    A part a delta would make a row of thousands of parts; what counts is the content (P18).
+    """
+    if not parts:
+        return ()
+    return (
+        TextPart(
+            text="".join(part.text for part in parts), timestamp_ms=parts[0].timestamp_ms
+        ),
+    )
