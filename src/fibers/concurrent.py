@@ -74,7 +74,7 @@ def _each(
 @overload
 def for_each(
     items: Iterable[X],
-    f: Callable[[X], Effect[A, E]],
+    f: Callable[[X], Effect[A, E] | Exit[A, E]],
     *,
     concurrency: Concurrency = 1,
     discard: Literal[False] = False,
@@ -82,14 +82,14 @@ def for_each(
 @overload
 def for_each(
     items: Iterable[X],
-    f: Callable[[X], Effect[A, E]],
+    f: Callable[[X], Effect[A, E] | Exit[A, E]],
     *,
     concurrency: Concurrency = 1,
     discard: Literal[True],
 ) -> Effect[None, E]: ...
 def for_each(
     items: Iterable[X],
-    f: Callable[[X], Effect[A, E]],
+    f: Callable[[X], Effect[A, E] | Exit[A, E]],
     *,
     concurrency: Concurrency = 1,
     discard: bool = False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, Literal, Never, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, cast, overload
 
 from returns.maybe import Maybe, Nothing, Some
 from typing_extensions import ParamSpec, TypeVar
@@ -23,6 +23,8 @@ from fibers.loop.run_loop import Declares
 from fibers.ops import basic, body, clock, finalize, fork, group, region, wait
 
 if TYPE_CHECKING:
+    from types import UnionType
+
     from fibers.exit import Exit
     from fibers.fiber import Fiber
     from fibers.scope import Scope
@@ -205,7 +207,7 @@ class Effect(Node, Generic[A_co, E_co]):
 
     @staticmethod
     def uninterruptible_mask(
-        f: Callable[[Callable[[Effect[B, E]], Effect[B, E]]], Effect[T, F]],
+        f: Callable[[_Restore], Effect[T, F] | Exit[T, F]],
     ) -> Effect[T, F]:
         """An uninterruptible region that gets ``restore``: what is wrapped in it has the
         interruptibility from before the region (IN12, IN14).
@@ -300,7 +302,7 @@ class Effect(Node, Generic[A_co, E_co]):
     # ------------------------------------------------------------------ finalizers, see PD3
 
     def on_exit(
-        self, f: Callable[[Exit[A_co, E_co]], Effect[Any, Never] | None]
+        self, f: Callable[[Exit[A_co, E_co]], Effect[Any, Never] | Exit[Any, Never] | None]
     ) -> Effect[A_co, E_co]:
         """Run ``f(exit)`` on every way out, uninterruptibly; the exit stays (FI2)."""
         return _OnExit(self, f)
@@ -310,14 +312,16 @@ class Effect(Node, Generic[A_co, E_co]):
         return _Ensuring(self, last)
 
     def on_interrupt(
-        self, f: Callable[[frozenset[int]], Effect[Any, Never] | None]
+        self, f: Callable[[frozenset[int]], Effect[Any, Never] | Exit[Any, Never] | None]
     ) -> Effect[A_co, E_co]:
         """Run ``f(interruptors)`` if the cause holds an interrupt, uninterruptibly (FI6). This is
         where an occupant takes the same path as a user's stop.
         """
         return _OnCause(self, functools.partial(_when_interrupted, f))
 
-    def on_error(self, f: Callable[[Cause[E_co]], Effect[Any, Never] | None]) -> Effect[A_co, E_co]:
+    def on_error(
+        self, f: Callable[[Cause[E_co]], Effect[Any, Never] | Exit[Any, Never] | None]
+    ) -> Effect[A_co, E_co]:
         """Run ``f(cause)`` on every way out that is no success, uninterruptibly."""
         return _OnCause(self, functools.partial(functools.partial, f))
 
@@ -442,6 +446,12 @@ class Effect(Node, Generic[A_co, E_co]):
         return f"<Effect {self._label()}>"
 
 
+class _Restore(Protocol):
+    """``restore`` of ``uninterruptible_mask``: takes effects of any type, each as it is."""
+
+    def __call__(self, eff: Effect[B, F], /) -> Effect[B, F]: ...
+
+
 class CauseError(Exception, Generic[E_co]):
     """The typed error of a sandboxed effect: the whole cause."""
 
@@ -532,8 +542,16 @@ class Tag(Effect[A, Never]):
 # ---------------------------------------------------------------------------- @effect
 
 
+class _RaisesTakesATuple:
+    """What ``raises=A | B`` gives for a type checker: nothing that decorates. pyright would take
+    the union for one class; at run time it is a TypeError.
+    """
+
+
 @overload
 def effect(f: Callable[P, Awaitable[T]], /) -> Callable[P, Effect[T, Never]]: ...
+@overload
+def effect(*, raises: UnionType) -> _RaisesTakesATuple: ...
 @overload
 def effect(
     *, raises: type[E1]
@@ -579,7 +597,7 @@ def effect(
     f: Callable[..., Awaitable[Any]] | None = None,
     /,
     *,
-    raises: type[Exception] | tuple[type[Exception], ...] = (),
+    raises: type[Exception] | tuple[type[Exception], ...] | UnionType = (),
 ) -> Any:
     """Make a coroutine function return effects.
 
@@ -589,9 +607,9 @@ def effect(
     What leaves the body is a Fail exactly if its type is in ``raises``; anything else is a defect,
     so the error type is a guarantee (PD4). TypeError for ``raises`` that are no Exception classes.
     """
-    kinds = raises if isinstance(raises, tuple) else (raises,)
-    given: tuple[Any, ...] = kinds  # the annotations bind nobody who runs no type checker
-    for kind in given:
+    given = raises if isinstance(raises, tuple) else (raises,)
+    kinds: tuple[Any, ...] = given  # annotations bind nobody who runs no type checker
+    for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise TypeError(
                 f"raises= takes Exception classes, one or a tuple of them, not {kind!r}"

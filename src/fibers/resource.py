@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Exception)
 
 def acquire_release(
     acquire: Effect[A, E],
-    release: Callable[[A, Exit[Any, Any]], Effect[Any, Never]],
+    release: Callable[[A, Exit[Any, Any]], Effect[Any, Never] | Exit[Any, Never]],
     *,
     interruptible: bool = False,
 ) -> Effect[A, E]:
@@ -43,8 +43,8 @@ def acquire_release(
 
 def acquire_use_release(
     acquire: Effect[A, E],
-    use: Callable[[A], Effect[B, F]],
-    release: Callable[[A, Exit[B, F]], Effect[Any, Never]],
+    use: Callable[[A], Effect[B, F] | Exit[B, F]],
+    release: Callable[[A, Exit[B, F]], Effect[Any, Never] | Exit[Any, Never]],
 ) -> Effect[B, E | F]:
     """Acquire, use, release; the release sees the exit of the use (FI11-FI15).
 

@@ -51,9 +51,10 @@ class _Release(Observer):
             self.waiter.set_result(None)
 
 
-def _wait_for_end(fiber: FiberCore) -> Generator[Any, Any, None]:
+def _wait_for_end(fiber: FiberCore, *, here: bool = False) -> Generator[Any, Any, None]:
     """Wait in a plain task. A cancellation of the task interrupts the fiber, waits for its
-    finalizers, and is then raised in the task: never swallowed (PD12).
+    finalizers, and is then raised in the task: never swallowed (PD12). ``here``: the fiber runs in
+    this task's own Context.
     """
     loop = fiber._queue.loop
     assert loop is not None
@@ -67,10 +68,10 @@ def _wait_for_end(fiber: FiberCore) -> Generator[Any, Any, None]:
         except asyncio.CancelledError as exc:
             if cancelled is None:
                 cancelled = exc
-                fiber._interrupt_here(Interrupt(None, "task.cancel"))
+                fiber._interrupt_here(Interrupt(None, "task.cancel"), here=here)
         except BaseException:
             # The task is being thrown away (GeneratorExit): nobody is left to wait.
-            fiber._interrupt_here(Interrupt(None, "task closed"))
+            fiber._interrupt_here(Interrupt(None, "task closed"), here=here)
             raise
         finally:
             fiber._unwatch(release)
@@ -100,7 +101,7 @@ def _host(eff: Effect[Any, Any]) -> Generator[Any, Any, Any]:
             # sets is set again here.
             own = fiber._ctx = contextvars.copy_context()
         try:
-            yield from _wait_for_end(fiber)
+            yield from _wait_for_end(fiber, here=shared is not None)
         finally:
             if own is not None:
                 _set_again(own)
@@ -211,7 +212,10 @@ def run_fork(eff: Effect[A, E], *, signal: AbortSignal | None = None) -> Fiber[A
     fiber.drive()
     if signal is not None:
         _obey(fiber, signal)
-    return fiber
+    try:
+        return fiber
+    finally:
+        del fiber, frame  # see FiberCore.drive
 
 
 def _obey(fiber: Fiber[Any, Any], signal: AbortSignal) -> None:
@@ -308,7 +312,10 @@ class Runtime:
         fiber = new_fiber(eff, env=self._env, site=site)
         fiber.drive()
         fiber.run_in(self._scope)
-        return fiber
+        try:
+            return fiber
+        finally:
+            del fiber  # see FiberCore.drive
 
     async def run(self, eff: Effect[A, E]) -> A:
         """Its value, or its error itself. A cancellation of the caller interrupts it."""
@@ -334,7 +341,10 @@ class Runtime:
         fiber = self._fork(eff, (frame.f_code, frame.f_lasti))
         if signal is not None:
             _obey(fiber, signal)
-        return fiber
+        try:
+            return fiber
+        finally:
+            del fiber, frame  # see FiberCore.drive
 
     async def dispose(self) -> None:
         """Interrupt and await all its fibers; twice is once."""

@@ -111,7 +111,10 @@ class Scope:
         self._unheard.add(fiber)
 
     def add_finalizer(
-        self, f: Callable[[Exit[Any, Any]], Effect[Any, Never] | Awaitable[Any] | None]
+        self,
+        f: Callable[
+            [Exit[Any, Any]], Effect[Any, Never] | Exit[Any, Never] | Awaitable[Any] | None
+        ],
     ) -> Effect[None, Never]:
         """Run ``f(exit)`` when the scope closes, uninterruptibly. In a closed scope it runs at
         once, in the caller, and its failure is the caller's (SO3).
@@ -145,7 +148,10 @@ class Scope:
         )
         by = None if forker is None else forker.id
         fork.fork_now(fiber, self, by, immediate=start_immediately)
-        return fiber
+        try:
+            return fiber
+        finally:
+            del fiber, forker, frame  # see FiberCore.drive
 
     def fork_scope(self, strategy: Strategy = "sequential") -> Scope:
         """A child scope at this place in the order; closing it first takes it out (SO5). Of a
@@ -420,7 +426,9 @@ def scoped(eff: Effect[A, E]) -> Effect[A, E]:
     return Effect.suspend(lambda: Scope().use(eff))
 
 
-def add_finalizer(f: Callable[[Exit[Any, Any]], Effect[Any, Never]]) -> Effect[None, Never]:
+def add_finalizer(
+    f: Callable[[Exit[Any, Any]], Effect[Any, Never] | Exit[Any, Never]],
+) -> Effect[None, Never]:
     """Run ``f(exit)`` when the scope in context closes."""
     return current_scope().flat_map(lambda scope: scope.add_finalizer(f))
 

@@ -61,8 +61,15 @@ def wait_for(gate: asyncio.Future[T]) -> Effect[T, Never]:
 
 
 def new_gate() -> asyncio.Future[int]:
-    """A plain future for a fiber to wait on and for the test to settle."""
-    return asyncio.get_running_loop().create_future()
+    """A plain future for a fiber to wait on and for the test to settle.
+
+    A test that fails before it does so leaves no fiber behind a mask: the loop's end would wait
+    for it. The gate opens when the task that made it has ended.
+    """
+    gate: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    if fb.current_fiber() is None:
+        inner_task().add_done_callback(lambda _: gate.done() or gate.set_result(0))
+    return gate
 
 
 def inner_task() -> asyncio.Task[Any]:

@@ -670,6 +670,21 @@ async def test_the_finalizer_is_gone_before_an_awaiter_of_the_fiber_goes_on() ->
 
 
 @pytest.mark.spec("FO5")
+async def test_the_finalizer_is_gone_when_the_observers_of_the_fiber_are_called() -> None:
+    """Right at completion, not a turn later."""
+    scope = Scope()
+    gate = new_gate()
+    counts: list[int] = []
+    fiber = scope.fork(at_gate(gate), start_immediately=True)
+    fiber.add_observer(lambda _: counts.append(scope.finalizer_count))
+
+    gate.set_result(7)
+    await fiber.exit()
+
+    assert counts == [0]
+
+
+@pytest.mark.spec("FO5")
 async def test_the_finalizer_is_gone_after_a_body_failed_or_was_interrupted() -> None:
     """However the fiber ended."""
     scope = Scope()

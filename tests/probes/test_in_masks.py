@@ -491,6 +491,27 @@ async def test_an_interrupt_in_a_restored_block_of_a_body_fails_only_that_block(
     assert log == [f"hole {Interrupt(by=77, reason=None)}", "region done"]
 
 
+@pytest.mark.spec("IN15", "PD2", "PD17")
+async def test_a_finally_behind_a_region_is_not_cut_by_the_interrupt_that_left_the_region(
+    rt: fb.Runtime, clock: TestClock
+) -> None:
+    """Raised in a restored block and not caught, it has been delivered once."""
+    log: list[str] = []
+
+    @fb.effect
+    async def body() -> None:
+        try:
+            with fb.uninterruptible() as restore, restore():
+                await Effect.never()
+        finally:
+            await slow(log, "")
+
+    exit = await interrupt_during(rt, clock, body())
+
+    assert exit == interrupted(77)
+    assert log == ["start", "end"]
+
+
 @pytest.mark.spec("IN15")
 async def test_a_nest_of_alternating_masks_and_holes_lands_once_in_each_hole(
     rt: fb.Runtime, clock: TestClock

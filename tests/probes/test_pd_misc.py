@@ -435,8 +435,8 @@ async def test_a_live_fiber_is_held_by_its_owner() -> None:
     @fb.effect
     async def body() -> None:
         try:
-            # A future of its own: fiber, frame and future refer to each other only.
-            await new_gate()
+            # Fiber, frame and future refer to each other only.
+            await asyncio.get_running_loop().create_future()
         finally:
             log.append("finally")
 
@@ -456,7 +456,7 @@ async def test_a_fiber_of_run_fork_is_held_until_it_has_ended() -> None:
 
     @fb.effect
     async def body() -> None:
-        gate = new_gate()
+        gate: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         gates.append(weakref.ref(gate))
         await gate
         log.append("done")

@@ -429,7 +429,8 @@ async def test_a_rejection_after_the_abort_is_not_reported_as_unretrieved() -> N
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
 
     def start() -> tuple[fb.Fiber[int, Never], asyncio.Future[int]]:
-        gate = new_gate()
+        # Not new_gate: nothing else may hold this future.
+        gate: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def thunk(_: AbortSignal) -> Awaitable[int]:
             return gate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 import pytest
@@ -190,6 +191,28 @@ async def test_each_failing_finalizer_is_reported_once(rt: fb.Runtime, strategy:
     assert exit == failed(Die(raises), Die(dies))
 
 
+@pytest.mark.spec("SO4", "PD8")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_failure_that_the_close_reports_is_not_reported_as_unhandled(
+    rt: fb.Runtime, strategy: Strategy
+) -> None:
+    """Once means once: who gets it from the close has it."""
+    unhandled: list[object] = []
+    scope = Scope(strategy)
+    await add(rt, scope, Effect.die(Defect()))
+    await add_callbacks(rt, scope, raising(Defect()))
+
+    fb.set_unhandled_failure_hook(lambda _, cause: unhandled.append(cause))
+    try:
+        exit = await rt.run_exit(scope.close())
+        gc.collect()
+    finally:
+        fb.set_unhandled_failure_hook(None)
+
+    assert len(cause_of(exit).defects) == 2
+    assert unhandled == []
+
+
 @pytest.mark.spec("SO4")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_a_forked_fibers_failure_is_not_reported_by_the_close(
@@ -256,6 +279,22 @@ async def test_a_forked_fiber_is_a_finalizer_of_its_scope_until_it_ends(
     await pass_time(rt, clock, 1)
 
     assert (during, scope.finalizer_count) == (1, 0)
+
+
+@pytest.mark.spec("SO6")
+@pytest.mark.parametrize("start_immediately", [False, True])
+async def test_a_fiber_forked_by_a_plain_call_is_a_finalizer_as_well(
+    rt: fb.Runtime, start_immediately: bool
+) -> None:
+    """scope.fork registers what fork_in registers."""
+    scope = Scope()
+    fiber = scope.fork(Effect.never(), start_immediately=start_immediately)
+    during = scope.finalizer_count
+
+    await rt.run(scope.close())
+
+    assert (during, scope.finalizer_count) == (1, 0)
+    assert cause_of(fiber.poll()).has_interrupts_only
 
 
 @pytest.mark.spec("SO6", "PD20")
@@ -601,6 +640,33 @@ async def test_a_task_that_a_fiber_awaits_through_asyncio_may_close_the_fibers_s
     @fb.effect
     async def body() -> None:
         await waiting(close_it())
+
+    fiber = await rt.run(body().fork_in(scope))
+    async with asyncio.timeout(DEADLOCKED):
+        exit = await rt.run(fiber.exit())
+
+    assert cause_of(exit).has_interrupts_only
+    assert log == ["close returned"]
+
+
+@pytest.mark.spec("SO6", "AT21")
+@pytest.mark.parametrize("waiting", [in_a_gather, in_wait, in_wait_for, in_a_task_group])
+async def test_a_task_awaited_by_a_task_that_a_fiber_awaits_may_close_the_fibers_scope(
+    rt: fb.Runtime, waiting: Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
+) -> None:
+    """Through plain tasks, too, the fiber waits for the closer."""
+    log: list[str] = []
+    scope = Scope()
+
+    async def close_it() -> None:
+        await closing(scope, log)
+
+    async def between() -> None:
+        await waiting(close_it())
+
+    @fb.effect
+    async def body() -> None:
+        await asyncio.create_task(between())
 
     fiber = await rt.run(body().fork_in(scope))
     async with asyncio.timeout(DEADLOCKED):

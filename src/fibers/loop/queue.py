@@ -107,6 +107,7 @@ class ReadyQueue:
                 continue
             steps -= 1
             fiber.drive()
+            del fiber  # see FiberCore.drive
 
     def run_all(self) -> None:
         """Run until nothing is ready, yields included (run_sync, PD15)."""

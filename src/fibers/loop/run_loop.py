@@ -413,7 +413,16 @@ class FiberCore:
                 if here and fiber is self:
                     signal = fiber._run()
                 else:
-                    signal = fiber._ctx.run(fiber._run)
+                    try:
+                        signal = fiber._ctx.run(fiber._run)
+                    except RuntimeError as exc:
+                        if not str(exc).startswith("cannot enter context"):
+                            raise
+                        # A root fiber that shares its task's Context (PD12), while code of that
+                        # Context runs below: in turn, as soon as that code is suspended.
+                        fiber._state = READY
+                        queue.push(fiber)
+                        signal = SUSPEND
                 if signal is SWITCH:
                     if waiting is None:
                         waiting = []
@@ -428,7 +437,9 @@ class FiberCore:
         finally:
             queue.depth -= 1
             hooks.swap_current(loop, before)
-            # A traceback's frames lead here by f_back; leave no way on to the fiber (PD13).
+            # A failure's traceback holds the body's frame, which on 3.12+ leads by f_back to this
+            # frame and to its callers. None of them may keep the fiber (PD13), so each drops its
+            # own name for it when it is done.
             del self, fiber, waiting, before
 
     def _run(self) -> Signal:
@@ -559,6 +570,7 @@ class FiberCore:
         else:
             self._rv = None
         self.drive()
+        del self  # see drive
 
     def _throw_into(self, coro: Any) -> Any:
         exc: BaseException | None = self._exception_for(self._cause)
@@ -798,7 +810,7 @@ class FiberCore:
         own = self._own_cause()
         return own if outcome is None else landed(outcome, own)
 
-    def _unwind(self) -> None:
+    def _unwind(self, *, here: bool = False) -> None:
         """Carry out an interrupt that ``_ask`` found due: synchronously, on this stack, unless
         plain calls nest too deep already.
         """
@@ -808,7 +820,8 @@ class FiberCore:
             self._state = READY
             self._queue.push(self)
         else:
-            self.drive()
+            self.drive(here=here)
+        del self  # see drive
 
     def _interrupt_now(self, why: Interrupt, again: bool = False) -> None:
         """A plain call's interrupt, from any thread (AT16)."""
@@ -817,10 +830,14 @@ class FiberCore:
             loop.call_soon_threadsafe(self._interrupt_here, why, again)
         else:
             self._interrupt_here(why, again)
+        del self  # see drive
 
-    def _interrupt_here(self, why: Interrupt, again: bool = False) -> None:
+    def _interrupt_here(
+        self, why: Interrupt, again: bool = False, *, here: bool = False
+    ) -> None:
         if self._ask(why, again):
-            self._unwind()
+            self._unwind(here=here)
+        del self  # see drive
 
     def _elsewhere(self, f: Callable[[], None]) -> None:
         """Call ``f`` in the loop of this fiber, which is not the one that runs here."""

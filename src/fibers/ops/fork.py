@@ -142,6 +142,7 @@ def fork_now(child: FiberCore, scope: Owner, by: int | None, *, immediate: bool)
             child._interrupt_here(why)
         else:
             scope._hold(child)
+    del child  # see FiberCore.drive
 
 
 class AwaitChildrenOp(Node):

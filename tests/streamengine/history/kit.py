@@ -17,6 +17,9 @@ from streamengine.model import AssistantRow, MessagePart, RowMetadata, TextPart,
 
 WORKSPACE = "ws"
 
+BOUND_SECONDS = 10
+"""How long a thread of a test waits to be let go, so that a failing test still ends."""
+
 
 def user(message_id: str = "u1", text: str = "question", **metadata: Any) -> UserRow:
     return UserRow(

@@ -15,7 +15,7 @@ from streamengine.history.lock import StateDirLock, StateDirLocked
 from streamengine.history.store import FileHistory, HistoryStore, IoMode
 from streamengine.model import HistoryError
 
-from .kit import assistant, text_of, user
+from .kit import BOUND_SECONDS, assistant, text_of, user
 
 
 @pytest.fixture(params=["inline", "thread"])
@@ -36,7 +36,7 @@ class Gate:
     def __call__(self, step: Step) -> None:
         if step == "temp-written" and not self.open.is_set():
             self._loop.call_soon_threadsafe(self.reached.set)
-            self.open.wait()
+            self.open.wait(BOUND_SECONDS)
 
 
 async def test_a_stream_is_kept_from_its_question_to_its_answer(history: HistoryStore) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from streamengine.history.lane import Lane
 
+from .kit import BOUND_SECONDS
+
 
 async def test_jobs_run_in_the_order_in_which_they_were_given() -> None:
     lane, ran = Lane(), list[int]()
@@ -53,7 +55,7 @@ async def test_jobs_of_one_lane_never_overlap() -> None:
 
 async def test_a_busy_lane_does_not_hold_up_another() -> None:
     release = threading.Event()
-    busy = asyncio.create_task(Lane().run(release.wait))
+    busy = asyncio.create_task(Lane().run(partial(release.wait, BOUND_SECONDS)))
     await asyncio.sleep(0)
 
     assert await Lane().run(lambda: "through") == "through"
@@ -64,7 +66,7 @@ async def test_a_busy_lane_does_not_hold_up_another() -> None:
 
 async def test_a_job_cancelled_before_its_turn_does_not_run() -> None:
     lane, release, ran = Lane(), threading.Event(), list[str]()
-    first = asyncio.create_task(lane.run(release.wait))
+    first = asyncio.create_task(lane.run(partial(release.wait, BOUND_SECONDS)))
     cancelled = asyncio.create_task(lane.run(lambda: ran.append("cancelled")))
     last = asyncio.create_task(lane.run(lambda: ran.append("last")))
     await asyncio.sleep(0)
@@ -85,7 +87,7 @@ async def test_a_job_cancelled_in_its_turn_ends_before_the_next_begins() -> None
 
     def job() -> None:
         loop.call_soon_threadsafe(begun.set)
-        release.wait()
+        release.wait(BOUND_SECONDS)
         ran.append("cancelled, but whole")
 
     cancelled = asyncio.create_task(lane.run(job))
@@ -115,7 +117,7 @@ def test_a_loop_that_ends_waits_for_the_job_that_began() -> None:
 
         def job() -> None:
             loop.call_soon_threadsafe(begun.set)
-            release.wait()
+            release.wait(BOUND_SECONDS)
             ran.append("last")
 
         task = asyncio.create_task(lane.run(job))

@@ -1,0 +1,1 @@
+"""The host: what serves streams to people, over HTTP and on the command line."""

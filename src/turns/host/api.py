@@ -1,0 +1,261 @@
+"""The HTTP API: messages in, events out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar, final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+import fibers as fb
+from fibers import Scope
+from streamengine import HistoryError, SendError, StreamHandle, StreamRequest
+from streamengine.model import MessageId, Row, check_id
+
+from .config import Limits
+from .problems import (
+    Problem,
+    later,
+    of_history_error,
+    of_send_error,
+    shutting_down,
+)
+from .root import Root
+from .security import SESSION_PATH
+from .sse import EventStream, Hub
+from .token import AccessToken
+
+B = TypeVar("B", bound=BaseModel)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, validate_by_name=False, validate_by_alias=True, extra="forbid"
+    )
+
+
+class MessageBody(_Body):
+    """A message to answer."""
+
+    text: str
+    client_message_id: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+
+
+class StopBody(_Body):
+    """What to stop. Without a message id: whatever is being answered."""
+
+    message_id: MessageId | None = None
+    soft: bool = False
+    abandon_partial: bool = False
+
+
+class SessionBody(_Body):
+    """The token, from a page that got it in its fragment."""
+
+    token: Annotated[str, Field(max_length=255)]
+
+
+@final
+class Admission:
+    """How many workspaces are answered at the same time, and which."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._busy: Counter[str] = Counter()
+
+    def enter(self, workspace_id: str) -> Callable[[], None]:
+        """Count a start; gives the function that ends it. Raises Problem.
+
+        A workspace that is busy may always start again: the new answer replaces the old one.
+        """
+        if workspace_id not in self._busy and len(self._busy) >= self._most:
+            raise later(
+                503,
+                "too-many-streams",
+                f"{self._most} workspaces are being answered, as many as may be at a time",
+            )
+        self._busy[workspace_id] += 1
+
+        def leave() -> None:
+            self._busy[workspace_id] -= 1
+            if not self._busy[workspace_id]:
+                del self._busy[workspace_id]
+
+        return leave
+
+
+@final
+class Api:
+    """The routes over one root. ``outer``: the scope of the server's own tasks."""
+
+    def __init__(
+        self,
+        root: Root,
+        hub: Hub,
+        *,
+        outer: Scope,
+        is_shutting_down: Callable[[], bool],
+        token: AccessToken | None,
+        cookie_name: str,
+        limits: Limits,
+    ) -> None:
+        self._root = root
+        self._hub = hub
+        self._outer = outer
+        self._is_shutting_down = is_shutting_down
+        self._token = token
+        self._cookie_name = cookie_name
+        self._admission = Admission(limits.streams)
+
+    def routes(self) -> list[Route]:
+        """Method and path of each call."""
+        workspace = "/api/workspaces/{workspace_id}"
+        return [
+            Route("/healthz", self.health, methods=["GET"]),
+            Route(SESSION_PATH, self.log_in, methods=["POST"]),
+            Route(f"{workspace}/messages", self.send_message, methods=["POST"]),
+            Route(f"{workspace}/events", self.events, methods=["GET"]),
+            Route(f"{workspace}/stop", self.stop, methods=["POST"]),
+            Route(f"{workspace}/history", self.history, methods=["GET"]),
+        ]
+
+    async def health(self, _request: Request) -> Response:
+        """Whether it takes messages. Says nothing else: anybody may ask."""
+        if self._is_shutting_down():
+            return JSONResponse(
+                {"status": "shutting-down"}, 503, {"retry-after": "5", "cache-control": "no-store"}
+            )
+        return JSONResponse({"status": "ok"}, headers={"cache-control": "no-store"})
+
+    async def log_in(self, request: Request) -> Response:
+        """Give a cookie for the token."""
+        body = await _read(request, SessionBody)
+        response = Response(status_code=204, headers={"cache-control": "no-store"})
+        if self._token is None:
+            return response
+        if not self._token.matches(body.token):
+            raise Problem(
+                401,
+                "wrong-token",
+                "this is not the token of this server",
+                headers={"www-authenticate": "Bearer"},
+            )
+        response.set_cookie(
+            self._cookie_name, self._token.cookie, httponly=True, samesite="strict", path="/"
+        )
+        return response
+
+    async def send_message(self, request: Request) -> Response:
+        """Begin an answer: 202 when the message is on disk and its stream is registered."""
+        workspace_id = _workspace_id(request)
+        body = await _read(request, MessageBody)
+        leave = self._admission.enter(workspace_id)
+        try:
+            handle = await self._start(workspace_id, body)
+        except BaseException:
+            leave()
+            raise
+        self._outer.fork(handle.completion.ensuring(fb.Effect.sync(leave)))
+        if self._is_shutting_down():
+            # The shutdown came between: it has ended what began here. The message is kept, and
+            # the same client message id gets its answer from the next process.
+            raise shutting_down()
+        return JSONResponse(
+            {"messageId": handle.message_id}, 202, headers={"cache-control": "no-store"}
+        )
+
+    async def _start(self, workspace_id: str, body: MessageBody) -> StreamHandle:
+        start = self._root.engine.start_stream(
+            workspace_id,
+            StreamRequest(text=body.text, client_message_id=body.client_message_id),
+        )
+        try:
+            return await self._root.runtime.run(start)
+        except SendError as error:
+            raise of_send_error(error) from error
+
+    async def stop(self, request: Request) -> Response:
+        """Stop as the person at the other end. 204: it has ended. 202: it ends at a next block."""
+        workspace_id = _workspace_id(request)
+        body = await _read(request, StopBody)
+        await self._root.runtime.run(
+            self._root.engine.stop_stream(
+                workspace_id,
+                reason="user",
+                message_id=body.message_id,
+                soft=body.soft,
+                abandon_partial=body.abandon_partial,
+            )
+        )
+        return Response(
+            status_code=202 if body.soft else 204, headers={"cache-control": "no-store"}
+        )
+
+    async def events(self, request: Request) -> Response:
+        """The live stream so far, then everything that happens in the workspace."""
+        return EventStream(self._hub.subscribe(_workspace_id(request)))
+
+    async def history(self, request: Request) -> Response:
+        """The rows, without the message that is being answered (its event stream has that).
+
+        What a failed stream has said is kept as a partial until the next message: it is given as
+        the row that it will be.
+        """
+        workspace_id = _workspace_id(request)
+        history = self._root.history
+        try:
+            rows = await self._root.runtime.run(history.read(workspace_id))
+            partial = await self._root.runtime.run(history.read_partial(workspace_id))
+        except HistoryError as error:
+            raise of_history_error(error) from error
+        live = self._hub.live_message(workspace_id)
+        shown: list[Row] = list(rows)
+        if (
+            partial is not None
+            and (live is None or live[0] != partial.id)
+            and all(row.id != partial.id for row in rows)
+        ):
+            shown.append(partial)
+        return JSONResponse(
+            {"workspaceId": workspace_id, "rows": [row.to_mapping() for row in shown]},
+            headers={"cache-control": "no-store"},
+        )
+
+
+def _workspace_id(request: Request) -> str:
+    # Decoded once, by the server. What is still encoded then has a percent sign, which is no id.
+    value: str = request.path_params["workspace_id"]
+    try:
+        return check_id(value)
+    except ValueError as error:
+        raise Problem(400, "invalid-id", f"workspace id {error}") from error
+
+
+async def _read(request: Request, kind: type[B]) -> B:
+    try:
+        data = await request.body()
+    except ClientDisconnect as error:
+        raise Problem(400, "disconnected", "the client left before the end of the body") from error
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise _invalid(error) from error
+
+
+def _invalid(error: ValidationError) -> Problem:
+    # Without the input: it holds what people wrote, and this goes to the log.
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    if found[0]["type"] == "json_invalid":
+        return Problem(400, "invalid-json", f"the body is not JSON: {found[0]['msg']}")
+    fields = [
+        {"field": ".".join(str(step) for step in item["loc"]), "problem": item["msg"]}
+        for item in found
+    ]
+    detail = "; ".join(f"{item['field'] or 'the body'}: {item['problem']}" for item in fields)
+    extra: dict[str, Any] = {"errors": fields}
+    return Problem(422, "invalid-body", detail, extra=extra)

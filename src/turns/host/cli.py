@@ -1,0 +1,179 @@
+"""The command line: ``fiberscope serve``, ``fiberscope chat``.
+
+Exit codes: 0 done, 1 could not be done, 2 a command line that makes no sense, 130 Ctrl-C, 143
+SIGTERM. What went wrong is one line on standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from pydantic import ValidationError
+
+import fibers as fb
+from streamengine.model import check_id
+
+from . import logs
+from .chat import ChatConfig, chat
+from .config import (
+    DEFAULT_HOST,
+    DEFAULT_MODEL,
+    DEFAULT_PORT,
+    DEFAULT_WORKSPACE,
+    Limits,
+    ServeConfig,
+    default_state,
+)
+from .errors import HostError, UsageError
+from .models import provider_for
+from .program import complain, run
+from .serve import Ready, serve
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Streams of a language model that are owned, kept and ended exactly once.",
+)
+
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        envvar="FIBERSCOPE_STATE",
+        metavar="DIR",
+        help="Where conversations are kept.",
+        show_default="~/.local/state/fiberscope",
+    ),
+]
+Model = Annotated[str, typer.Option("--model", metavar="NAME", help="local, or scripted:FILE.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fiberscope {version('fiberscope')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and leave."
+        ),
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+@app.command("serve")
+def serve_command(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = DEFAULT_PORT,
+    state: State = None,
+    model: Model = DEFAULT_MODEL,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = DEFAULT_HOST,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A further name the server is asked for under; repeatable."
+        ),
+    ] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Ask for no token; on loopback addresses only.")
+    ] = False,
+) -> None:
+    """Serve conversations over HTTP, with a page to read and write them."""
+    try:
+        config = ServeConfig(
+            state=state or default_state(),
+            host=host,
+            port=port,
+            model=model,
+            auth=not no_auth,
+            allowed_hosts=tuple(allow_host or ()),
+        )
+    except ValidationError as error:
+        raise UsageError(_first_problem(error)) from error
+    logs.configure(logs.level_of())
+    run(_served(config))
+
+
+@fb.effect(raises=Exception)
+async def _served(config: ServeConfig) -> int:
+    await serve(config, _say_ready)
+    return 0
+
+
+def _say_ready(ready: Ready) -> None:
+    # Not the log: the URL holds the token.
+    sys.stdout.write(f"Open {ready.url}\n")
+    sys.stdout.flush()
+
+
+@app.command("chat")
+def chat_command(
+    text: Annotated[str, typer.Argument(help="The message; - reads it from standard input.")],
+    state: State = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", metavar="NAME", help="Where no server runs: local, or scripted:FILE."
+        ),
+    ] = DEFAULT_MODEL,
+    workspace: Annotated[
+        str, typer.Option(metavar="ID", help="The conversation.")
+    ] = DEFAULT_WORKSPACE,
+) -> None:
+    """Send a message and write the answer as it comes.
+
+    Through the server that runs on the state directory, if there is one.
+    """
+    limits = Limits()
+    try:
+        check_id(workspace)
+    except ValueError as error:
+        raise UsageError(f"--workspace: {error}") from error
+    config = ChatConfig(state or default_state(), workspace, _message(text, limits), limits)
+    logs.configure(logs.level_of(default="warning"))
+    run(chat(config, lambda: provider_for(model)))
+
+
+def _message(text: str, limits: Limits) -> str:
+    most = limits.body_bytes
+    if text == "-":
+        data = sys.stdin.buffer.read(most + 1)
+        if len(data) > most:
+            raise UsageError(f"the message is longer than {most} bytes")
+        text = data.decode("utf-8", "replace")
+    if not text.strip():
+        raise UsageError("the message has no text")
+    return text
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    message: str = first["msg"].removeprefix("Value error, ")
+    return ": ".join([*(str(step) for step in first["loc"]), message])
+
+
+def main() -> NoReturn:
+    """The console script."""
+    try:
+        code = app(standalone_mode=False)
+    except HostError as error:
+        complain(str(error))
+        sys.exit(error.exit_code)
+    except Exception as error:
+        # typer's own complaints have no public base class.
+        show = getattr(error, "format_message", None)
+        if show is None:
+            raise
+        complain(f"{show()} (see fiberscope --help)")
+        sys.exit(getattr(error, "exit_code", 2))
+    sys.exit(code if isinstance(code, int) else 0)

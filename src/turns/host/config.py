@@ -1,0 +1,93 @@
+"""What a root of the host is told: where its state is, where it listens, how much it bears."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from .errors import UsageError
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 8642
+DEFAULT_MODEL: Final = "local"
+DEFAULT_WORKSPACE: Final = "default"
+
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(gt=0)]
+
+
+class Limits(BaseModel):
+    """How much one process bears before it refuses."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    body_bytes: Count = 1_000_000
+    header_seconds: Seconds = 10.0
+    """From the first byte of a connection, or of its next request, to the end of the headers."""
+    body_seconds: Seconds = 10.0
+    """For the whole body of a request."""
+    stall_seconds: Seconds = 30.0
+    """How long a connection may take nothing of what is written to it."""
+    connections: Count = 512
+    streams: Count = 16
+    """Workspaces that may be answered at the same time."""
+    subscribers: Count = 64
+    """Open event streams a workspace."""
+    subscriber_bytes: Count = 1_000_000
+    """Held for one event stream whose client is behind."""
+    silence_seconds: Seconds = 120.0
+    """How long a provider may give nothing before its stream fails."""
+
+
+class ServeConfig(BaseModel):
+    """What ``serve`` is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    state: Path
+    host: str = DEFAULT_HOST
+    port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
+    """0: any free one."""
+    model: str = DEFAULT_MODEL
+    auth: bool = True
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names, without a port, under which the server may be asked for."""
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _open_only_at_home(self) -> Self:
+        if not self.auth and not is_loopback(self.host):
+            raise ValueError(
+                f"--no-auth is for loopback addresses only, and {self.host!r} is none: "
+                "leave it out, or listen on 127.0.0.1"
+            )
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``, an address or a name without a port."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def default_state(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the state is if nobody says: by the XDG rules, under the home directory."""
+    base = environment.get("XDG_STATE_HOME", "")
+    # The rules say that a relative path counts as none.
+    if os.path.isabs(base):
+        return Path(base) / "fiberscope"
+    try:
+        return Path.home() / ".local" / "state" / "fiberscope"
+    except RuntimeError as error:
+        raise UsageError(
+            "this user has no home directory: name a state directory with --state"
+        ) from error

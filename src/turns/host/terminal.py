@@ -1,0 +1,45 @@
+"""A conversation's output on standard output: as it comes, and harmless."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import final
+
+from .text import for_terminal
+
+
+@final
+class Terminal:
+    """Writes what a model says. On a thread: a reader that doesn't read must not hold up the rest,
+    least of all the commit after a Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self._at_line_start = True
+
+    async def write(self, text: str) -> None:
+        """Raises BrokenPipeError where nobody reads any more."""
+        shown = for_terminal(text)
+        if shown:
+            self._at_line_start = shown.endswith("\n")
+            await asyncio.to_thread(_write, shown)
+
+    async def end_line(self) -> None:
+        """So that what comes next begins on a line of its own."""
+        if not self._at_line_start:
+            await self.write("\n")
+
+    def give_up(self) -> None:
+        """Nobody reads: what is buffered goes nowhere, and the exit of Python says nothing."""
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
+
+
+def _write(text: str) -> None:
+    # An encoding that lacks a character must not end the conversation.
+    data = text.encode(sys.stdout.encoding or "utf-8", "replace")
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
