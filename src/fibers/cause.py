@@ -163,14 +163,17 @@ class Cause(Generic[E_co]):
 
     @property
     def has_fails(self) -> bool:
+        """Whether a typed failure is among the reasons."""
         return any(isinstance(r, Fail) for r in self.reasons)
 
     @property
     def has_dies(self) -> bool:
+        """Whether a defect is among the reasons."""
         return any(isinstance(r, Die) for r in self.reasons)
 
     @property
     def has_interrupts(self) -> bool:
+        """Whether an interrupt is among the reasons."""
         return any(isinstance(r, Interrupt) for r in self.reasons)
 
     @property

@@ -50,6 +50,7 @@ class LiveClock:
 
 LIVE_CLOCK = LiveClock()
 ClockTag: Tag[Clock] = Tag(CLOCK_KEY, LIVE_CLOCK)
+"""The service that every sleep and timeout asks; provide another clock for a part of a program."""
 
 
 def current_clock() -> Effect[Clock, Never]:

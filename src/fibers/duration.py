@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TypeAlias
 
 Duration: TypeAlias = timedelta | float
+"""A span of time: a timedelta, or seconds."""
 
 
 def seconds_of(d: Duration) -> float:

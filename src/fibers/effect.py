@@ -529,8 +529,8 @@ class Tag(Effect[A, Never]):
     __slots__ = ("default", "name")
 
     def __init__(self, name: str, default: A = _MISSING) -> None:
-        self.name = name
-        self.default = default
+        self.name: str = name
+        self.default: A = default
 
     def _ev(self, fiber: Any) -> Any:
         return service_in(fiber, self.name, self.default)

@@ -17,6 +17,7 @@ E = TypeVar("E", bound=Exception)
 
 # Union, not |: the alias is subscripted at run time, also by users' annotations.
 Exit: TypeAlias = Union[Success[A], Failure[Cause[E]]]  # noqa: UP007  # see above
+"""How an effect ended: ``Success(value)`` or ``Failure(cause)``, both of ``returns``."""
 
 # returns' constructors pass through two __init__ and a guarded __setattr__ (600 ns). An exit is
 # made for each observed fiber, so the slot is filled directly; the object is the same.

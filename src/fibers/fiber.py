@@ -181,6 +181,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         return True
 
     def cancelling(self) -> int:
+        """How many different interrupts it was asked for."""
         return len(self._icause.reasons) if self._icause is not None else 0
 
     def uncancel(self) -> int:
@@ -188,9 +189,13 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         return self.cancelling()
 
     def cancelled(self) -> bool:
+        """Whether it has ended by interrupts and nothing else."""
         return self._state == ENDED and not self._ok and self._result.has_interrupts_only
 
     def result(self) -> A_co:
+        """The value of an ended fiber. Raises its error, CancelledError if it was interrupted,
+        InvalidStateError while it runs. Counts as observing a failure (PD8).
+        """
         self._check_done("Result")
         self._seen = True
         if self._ok:
@@ -200,6 +205,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         raise self._result.squash()
 
     def exception(self) -> BaseException | None:
+        """The error of an ended fiber, None after a success. Raises and counts as ``result``."""
         self._check_done("Exception")
         self._seen = True
         if self._ok:
@@ -228,14 +234,19 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         return self._queue.loop
 
     def set_result(self, result: object) -> None:
+        """RuntimeError: the effect alone decides how it ends."""
         raise RuntimeError("Task does not support set_result operation")
 
     def set_exception(self, exception: object) -> None:
+        """RuntimeError: the effect alone decides how it ends."""
         raise RuntimeError("Task does not support set_exception operation")
 
     def add_done_callback(
         self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None
     ) -> None:
+        """Let the loop call ``fn(fiber)`` once it has ended, in ``context``. Counts as observing a
+        failure (PD8).
+        """
         self._seen = True
         callback = _DoneCallback(fn, context)
         if self._state == ENDED:
@@ -244,6 +255,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
             self._watch(callback)
 
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
+        """Forget ``fn``; gives how often it was registered."""
         observers = self._observers or []
         gone = [o for o in observers if isinstance(o, _DoneCallback) and o.fn == fn]
         for callback in gone:

@@ -69,7 +69,7 @@ class Scope:
         if strategy not in ("sequential", "parallel"):
             raise ValueError(f'strategy must be "sequential" or "parallel", not {strategy!r}')
         self._strategy: Strategy = strategy
-        self.name = name
+        self.name: str | None = name
         self._entries: dict[FiberCore | _Finalizer, None] = {}
         self._exit: Exit[Any, Any] | None = None
         self._parent: tuple[Scope, _Finalizer] | None = None
@@ -81,6 +81,7 @@ class Scope:
 
     @property
     def state(self) -> Literal["empty", "open", "closed"]:
+        """``empty``: nothing to finalize. ``closed``: from the first moment of the close (SO1)."""
         if self._exit is not None:
             return "closed"
         return "open" if self._entries else "empty"

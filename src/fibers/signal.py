@@ -34,6 +34,7 @@ class AbortSignal:
 
     @property
     def aborted(self) -> bool:
+        """Whether the work should stop."""
         return self._aborted
 
     @property

@@ -67,8 +67,13 @@ def new_gate() -> asyncio.Future[int]:
     for it. The gate opens when the task that made it has ended.
     """
     gate: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def open_gate(_: object) -> None:
+        if not gate.done():
+            gate.set_result(0)
+
     if fb.current_fiber() is None:
-        inner_task().add_done_callback(lambda _: gate.done() or gate.set_result(0))
+        inner_task().add_done_callback(open_gate)
     return gate
 
 

@@ -388,3 +388,30 @@ def test_a_second_signal_dumps_what_is_left(programs: Programs) -> None:
     _, _, errors = program.end()
 
     assert "program.py" in errors or "stuck_in_finally" in errors
+
+
+# ---- run, which has no exit code but the same end
+
+
+@pytest.mark.slow
+@pytest.mark.spec("PD11")
+def test_run_returns_though_a_fiber_stays_masked_and_dumps_it(programs: Programs) -> None:
+    """Its shutdown is bounded; the value is there all the same."""
+    source = """
+@fb.effect
+async def stuck_in_a_region():
+    with fb.uninterruptible():
+        await Effect.never()
+
+@fb.effect
+async def main():
+    await stuck_in_a_region().fork_detach(start_immediately=True)
+    return 5
+
+say(f"returned {fb.run(main())}")
+"""
+
+    code, output, errors = programs.start(source).end()
+
+    assert (code, output) == (0, "returned 5\n")
+    assert "program.py" in errors or "stuck_in_a_region" in errors

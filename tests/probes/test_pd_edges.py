@@ -19,6 +19,7 @@ from tests.probes.kit_f import (
     interruptors,
     new_gate,
     note,
+    parked,
     running_fiber,
     turns,
     wait_for,
@@ -578,6 +579,97 @@ async def test_an_interrupt_unwinds_ten_thousand_bodies() -> None:
 
     assert left == list(range(LEVELS + 1))
     assert interrupted(by=7) == exit
+
+
+def chained(step: Callable[[Effect[int, Never]], Effect[int, Never]]) -> Effect[int, Never]:
+    """A yield that gives 0, wrapped ten thousand times."""
+    work: Effect[int, Never] = Effect.yield_now().map(lambda _: 0)
+    for _ in range(LEVELS):
+        work = step(work)
+    return work
+
+
+@pytest.mark.spec("PD16")
+async def test_a_chain_of_ten_thousand_maps_needs_no_stack() -> None:
+    """Left-nested: each wraps the one before."""
+    assert await chained(lambda inner: inner.map(lambda value: value + 1)) == LEVELS
+
+
+@pytest.mark.spec("PD16")
+async def test_ten_thousand_right_nested_flat_maps_need_no_stack() -> None:
+    """A loop written as a recursion."""
+
+    def count(value: int) -> Effect[int, Never]:
+        return Effect.succeed(value) if value == LEVELS else up(value)
+
+    def up(value: int) -> Effect[int, Never]:
+        return Effect.succeed(value + 1).flat_map(count)
+
+    assert await count(0) == LEVELS
+
+
+@pytest.mark.spec("PD16", "IN14")
+async def test_ten_thousand_nested_masks_need_no_stack() -> None:
+    """Going in and coming out."""
+    assert await chained(lambda inner: inner.uninterruptible()) == 0
+
+
+@pytest.mark.spec("PD16", "PD23")
+async def test_ten_thousand_nested_timeouts_need_no_stack() -> None:
+    """Each runs what it bounds in a fiber of its own."""
+
+    def bounded(inner: Effect[int, Never]) -> Effect[int, Never]:
+        return inner.timeout(60).or_die()
+
+    assert await chained(bounded) == 0
+
+
+@pytest.mark.spec("PD16")
+async def test_an_interrupt_runs_ten_thousand_finalizers() -> None:
+    """From the inside out."""
+    log, started = list[str](), asyncio.Event()
+    work = Effect.sync(started.set).flat_map(lambda _: endless())
+    for level in range(LEVELS):
+        work = work.ensuring(note(log, str(level)))
+
+    fiber = fb.run_fork(work)
+    await started.wait()
+    fiber.interrupt_unsafe(by=7)
+    exit = await fiber.exit()
+
+    assert log == [str(level) for level in range(LEVELS)]
+    assert interrupted(by=7) == exit
+
+
+@pytest.mark.spec("PD16")
+async def test_an_interrupt_of_the_outermost_of_ten_thousand_timeouts_reaches_the_innermost() -> (
+    None
+):
+    """Each interrupts and awaits the fiber inside it."""
+    log, started = list[str](), asyncio.Event()
+    innermost = Effect.sync(started.set).flat_map(lambda _: parked(log, "innermost"))
+    work: Effect[None, Exception] = innermost
+    for _ in range(LEVELS):
+        work = work.timeout(60)
+
+    fiber = fb.run_fork(work)
+    await started.wait()
+    await fiber.interrupt()
+
+    assert log == ["innermost"]
+    assert cause_of(fiber.poll()).has_interrupts_only
+
+
+@pytest.mark.spec("PD16")
+async def test_a_chain_of_ten_thousand_joins_ends_with_its_first_fiber() -> None:
+    """Each fiber joins the one before it."""
+    gate = new_gate()
+    last = fb.run_fork(wait_for(gate))
+    for _ in range(LEVELS):
+        last = fb.run_fork(last.join().map(lambda value: value + 1))
+    gate.set_result(0)
+
+    assert await last == LEVELS
 
 
 # ---- PD16: plain calls nest

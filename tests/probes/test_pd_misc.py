@@ -223,6 +223,20 @@ async def test_a_failure_of_a_child_is_reported_when_its_parent_ends() -> None:
 
 
 @pytest.mark.spec("PD8")
+async def test_a_failure_is_reported_when_its_runtime_is_disposed() -> None:
+    """The owner of what a runtime's run_fork started."""
+    boom, runtime = Boom(), fb.Runtime()
+
+    with collector_off(), unhandled_failures() as seen:
+        fiber = runtime.run_fork(failing(boom))
+        before = seen.copy()
+        await runtime.dispose()
+
+        assert before == []
+        assert seen == [(fiber.id, Cause((Fail(boom),)))]
+
+
+@pytest.mark.spec("PD8")
 async def test_a_failure_is_reported_once() -> None:
     """The owner ends, then the last reference goes."""
     scope = Scope()

@@ -49,11 +49,11 @@ def with_ensuring(finalizer: Effect[None, Never]) -> Effect[None, Never]:
 
 def with_release(finalizer: Effect[None, Never]) -> Effect[None, Never]:
     """`finalizer` as the release of acquire_use_release."""
-    done: Effect[None, Never] = Effect.succeed(None)
-    whole: Effect[None, Never] = fb.acquire_use_release(
-        done, lambda _: done, lambda _, __: finalizer
-    )
-    return whole
+
+    def use(_: object) -> Effect[None, Boom]:
+        return Effect.succeed(None)
+
+    return fb.acquire_use_release(use(None), use, lambda _, __: finalizer).or_die()
 
 
 def with_scope(finalizer: Effect[None, Never]) -> Effect[None, Never]:
@@ -504,6 +504,33 @@ async def test_an_interrupt_caught_inside_the_region_is_pending_behind_it() -> N
     assert interrupted(by=7) == exit
 
 
+@pytest.mark.spec("PD17", "PD2")
+async def test_an_interrupt_that_leaves_the_region_does_not_cut_the_cleanup_behind_it() -> None:
+    """Raised by restore and not caught inside: it is thrown once."""
+    log, gate, cleanup = list[str](), new_gate(), new_gate()
+
+    @fb.effect
+    async def body() -> None:
+        try:
+            with fb.uninterruptible() as restore:
+                await gate
+                with restore():
+                    log.append("not reached")
+        finally:
+            await cleanup
+            log.append("cleaned up")
+
+    fiber = fb.run_fork(body())
+    fiber.interrupt_unsafe(by=7)
+    gate.set_result(1)
+    await turns()
+    cleanup.set_result(1)
+    exit = await fiber.exit()
+
+    assert log == ["cleaned up"]
+    assert interrupted(by=7) == exit
+
+
 @pytest.mark.spec("PD17", "IN14")
 async def test_restore_is_the_identity_in_a_masked_effect() -> None:
     """Entered while already masked: restore neither unmasks nor raises."""
@@ -814,6 +841,48 @@ async def test_a_region_in_a_plain_task_is_a_runtime_error() -> None:
     """A running loop is not enough."""
     with pytest.raises(RuntimeError, match=r"effect|fiber"), fb.uninterruptible():
         pytest.fail("the region was entered outside a fiber")
+
+
+@pytest.mark.spec("PD17")
+async def test_leaving_a_region_outside_any_fiber_is_a_runtime_error() -> None:
+    """A callback of the loop cannot unmask a fiber."""
+    regions: list[AbstractContextManager[Any]] = []
+    gate = new_gate()
+
+    @fb.effect
+    async def owner() -> None:
+        region = fb.uninterruptible()
+        region.__enter__()
+        regions.append(region)
+        await gate
+        region.__exit__(None, None, None)
+
+    fiber = fb.run_fork(owner())
+    with pytest.raises(RuntimeError):
+        regions[0].__exit__(None, None, None)
+    gate.set_result(1)
+
+    assert await fiber.exit() == Success(None)
+
+
+@pytest.mark.spec("PD17")
+async def test_using_a_restore_outside_any_fiber_is_a_runtime_error() -> None:
+    """The same for restore."""
+    restores: list[Callable[[], AbstractContextManager[None]]] = []
+    gate = new_gate()
+
+    @fb.effect
+    async def owner() -> None:
+        with fb.uninterruptible() as restore:
+            restores.append(restore)
+            await gate
+
+    fiber = fb.run_fork(owner())
+    with pytest.raises(RuntimeError), restores[0]():
+        pytest.fail("a restore was entered outside its fiber")
+    gate.set_result(1)
+
+    assert await fiber.exit() == Success(None)
 
 
 @pytest.mark.spec("PD17")

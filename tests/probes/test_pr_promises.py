@@ -14,7 +14,9 @@ from fibers import AbortController, AbortError, AbortSignal, Die, Effect, Fail
 from tests.probes.kit_f import (
     Boom,
     cause_of,
+    endless,
     failed,
+    failing,
     inner_task,
     interrupted,
     is_face_of,
@@ -230,6 +232,16 @@ async def test_a_promise_runs_its_thunk_at_each_run() -> None:
     assert [await promise, await promise] == [1, 2]
 
 
+@pytest.mark.spec("PR1", "PD4")
+async def test_a_promise_of_a_failing_effect_dies() -> None:
+    """An effect is an awaitable as well; a promise declares none of its errors."""
+    boom = Boom()
+
+    exit = await Effect.promise(lambda: failing(boom)).exit()
+
+    assert failed(Die(boom)) == exit
+
+
 # ---- a thunk without a signal
 
 
@@ -297,6 +309,22 @@ async def test_an_interrupt_does_not_wait_for_the_task_of_a_promise() -> None:
     assert not task.done()
     gate.set_result(1)
     await task
+
+
+@pytest.mark.spec("PR3", "WI1")
+async def test_interrupting_a_promise_leaves_its_fiber_running() -> None:
+    """A fiber that the thunk returned is somebody else's, like a task."""
+    gate = new_gate()
+    target = fb.run_fork(wait_for(gate))
+    fiber = fb.run_fork(Effect.promise(lambda: target))
+
+    fiber.interrupt_unsafe(by=7)
+    waiting = target.poll()
+    gate.set_result(5)
+
+    assert interrupted(by=7) == fiber.poll()
+    assert waiting is None
+    assert await target == 5
 
 
 @pytest.mark.spec("PR3", "PD1")
@@ -463,6 +491,40 @@ async def test_a_signal_is_aborted_when_a_timeout_ends_the_wait(
 
     assert signals[0].aborted
     assert cause_of(fiber.poll()).has_fails
+
+
+@pytest.mark.spec("PR4", "PD19")
+async def test_try_promise_aborts_its_signal_too() -> None:
+    """With signal=True its thunk gets one."""
+    signals, gate = list[AbortSignal](), new_gate()
+
+    def thunk(signal: AbortSignal) -> Awaitable[int]:
+        signals.append(signal)
+        return gate
+
+    work = Effect.try_promise(thunk, catch=lambda _: Boom(), signal=True)
+    fb.run_fork(work).interrupt_unsafe(by=7)
+
+    assert signals[0].aborted
+
+
+@pytest.mark.spec("PR4", "PD1")
+async def test_a_coroutine_of_a_signal_thunk_is_unwound_too() -> None:
+    """Its signal is aborted and its finally runs."""
+    log = list[str]()
+
+    async def body(signal: AbortSignal) -> None:
+        signal.add_listener(lambda _: log.append("aborted"))
+        try:
+            await endless()
+        finally:
+            log.append("finally")
+
+    fiber = fb.run_fork(Effect.promise(body, signal=True))
+    fiber.interrupt_unsafe(by=7)
+
+    assert sorted(log) == ["aborted", "finally"]
+    assert interrupted(by=7) == fiber.poll()
 
 
 @pytest.mark.spec("PR5")

@@ -91,6 +91,29 @@ async def test_a_timeout_waits_for_a_masked_coroutine(clock: TestClock, rt: fb.R
     assert timed_out(fiber.poll())
 
 
+@pytest.mark.spec("TR1", "PD17")
+async def test_a_timeout_waits_for_a_region_in_a_body(clock: TestClock, rt: fb.Runtime) -> None:
+    """The region ends first; what stands behind it is cut."""
+    log = list[str]()
+
+    @fb.effect
+    async def body() -> None:
+        with fb.uninterruptible():
+            await fb.sleep(0.060)
+            log.append("region done")
+        await endless()
+        log.append("not reached")
+
+    fiber = rt.run_fork(body().timeout(0.010))
+    await rt.run(clock.adjust(0.059))
+    early = fiber.poll()
+    await rt.run(clock.adjust(0.001))
+
+    assert early is None
+    assert log == ["region done"]
+    assert timed_out(fiber.poll())
+
+
 @pytest.mark.spec("TR2", "PD23")
 async def test_a_timeout_under_a_mask_interrupts_what_it_bounds(
     clock: TestClock, rt: fb.Runtime

@@ -41,18 +41,18 @@ class ReadyQueue:
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, *, manual: bool = False) -> None:
-        self.loop = loop
+        self.loop: asyncio.AbstractEventLoop | None = loop
         # Drained by run_all only, until attach().
-        self.manual = manual
+        self.manual: bool = manual
         self.ready: deque[FiberCore] = deque()
         # Fibers that yielded: ready again only after the loop has had a turn.
         self.turn: deque[FiberCore] = deque()
         # Strong, in order of first suspension: correctness never depends on the collector (PD13).
         self.live: dict[FiberCore, None] = {}
-        self.depth = 0
+        self.depth: int = 0
         self.fatal: BaseException | None = None
         self.on_fatal: Callable[[BaseException], None] | None = None
-        self.context = contextvars.Context()
+        self.context: contextvars.Context = contextvars.Context()
         self._armed = False
         _queues.add(self)
 

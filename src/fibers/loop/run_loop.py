@@ -832,9 +832,7 @@ class FiberCore:
             self._interrupt_here(why, again)
         del self  # see drive
 
-    def _interrupt_here(
-        self, why: Interrupt, again: bool = False, *, here: bool = False
-    ) -> None:
+    def _interrupt_here(self, why: Interrupt, again: bool = False, *, here: bool = False) -> None:
         if self._ask(why, again):
             self._unwind(here=here)
         del self  # see drive
@@ -965,15 +963,19 @@ class FiberCore:
     # ------------------------------------------------------------------ asyncio's view; see Fiber
 
     def done(self) -> bool:
+        """Whether it has ended, its children included."""
         return self._state == ENDED
 
     def get_loop(self) -> Any:
+        """The event loop that it runs in; None in ``run_sync`` where no loop runs."""
         return self._queue.loop
 
     def get_name(self) -> str:
+        """Its name, ``fiber-<id>`` unless ``set_name`` gave another."""
         return self._name or f"fiber-{self.id}"
 
     def set_name(self, value: object) -> None:
+        """Name it, for dumps and for asyncio's debug messages."""
         self._name = str(value)
 
     def get_coro(self) -> Any:
@@ -984,9 +986,11 @@ class FiberCore:
         return None
 
     def get_context(self) -> contextvars.Context:
+        """The Context that it runs in (PD10, PD12); let go of at its end."""
         return self._ctx
 
     def get_stack(self, *, limit: int | None = None) -> list[Any]:
+        """The frames of its suspended bodies, outermost first; ``limit``: the last so many."""
         frames = [f.cr_frame for f in self._stack if type(f) is CoroutineType and f.cr_frame]
         return frames if limit is None else frames[-limit:]
 

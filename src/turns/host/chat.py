@@ -83,7 +83,9 @@ class _Answer:
         self._root.engine.events.subscribe(self._events.put_nowait)
         handle = await self._root.engine.start_stream(self._workspace_id, StreamRequest(text=text))
         try:
-            return await self._write_answer(handle.message_id)
+            code = await self._write_answer(handle.message_id)
+            await handle.completion
+            return code
         except BrokenPipeError:
             self._terminal.give_up()
             await self._stop_as_user()
@@ -109,6 +111,7 @@ class _Answer:
             if by_ctrl_c(exit_):
                 # Before the scope's close, which would be the first to end it, as "system".
                 await self._stop_as_user()
+                await self._terminal.end_line()
                 complain(INTERRUPTED)
             await shutdown.dispose()
 

@@ -35,7 +35,6 @@ from .serve import Ready, serve
 
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Streams of a language model that are owned, kept and ended exactly once.",

@@ -58,6 +58,8 @@ class ServeConfig(BaseModel):
     allowed_hosts: tuple[str, ...] = ()
     """Further names, without a port, under which the server may be asked for."""
     limits: Limits = Limits()
+    supervised: bool = True
+    """False leaves the streams out of the app scope: what a shutdown then loses, the drill shows."""
 
     @model_validator(mode="after")
     def _open_only_at_home(self) -> Self:

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Final, cast, final
+from typing import Any, Final, final
 
 from fibers import AbortSignal
 from streamengine import Provider, SendError, StreamError, StreamRequest
@@ -35,13 +35,13 @@ def provider_for(model: str) -> Provider:
         if not path.is_file():
             raise UsageError(f"--model {model}: there is no file {path}")
         make = _class_of(*_SCRIPTED)
-        return _made(f"the script {path}", lambda: make(path))
+        return _made(f"the script {path}", lambda: make.from_file(path))
     raise UsageError(f"there is no model {model!r}: use local, or scripted:FILE")
 
 
-def _class_of(module: str, name: str) -> Callable[..., Provider]:
+def _class_of(module: str, name: str) -> Any:
     try:
-        return cast("Callable[..., Provider]", getattr(importlib.import_module(module), name))
+        return getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise _not_installed(error) from error
 

@@ -104,16 +104,16 @@ def _of_history(kind: object, detail: str) -> Problem:
     return Problem(500, "history", detail, extra={"errorKind": kind})
 
 
-# ---- as Starlette's exception handlers
+# ---- exception handlers of Starlette; it would run plain functions on a thread
 
 
-def on_problem(request: Request, exc: Exception) -> Response:
+async def on_problem(request: Request, exc: Exception) -> Response:
     """For Problem."""
     assert isinstance(exc, Problem)
     return exc.response(request.method, request.url.path)
 
 
-def on_http_exception(request: Request, exc: Exception) -> Response:
+async def on_http_exception(request: Request, exc: Exception) -> Response:
     """For what Starlette itself refuses: no such path, no such method."""
     assert isinstance(exc, HTTPException)
     kind = http.HTTPStatus(exc.status_code).phrase.lower().replace(" ", "-")
@@ -121,7 +121,7 @@ def on_http_exception(request: Request, exc: Exception) -> Response:
     return problem.response(request.method, request.url.path)
 
 
-def on_defect(request: Request, _exc: Exception) -> Response:
+async def on_defect(request: Request, _exc: Exception) -> Response:
     """For everything else. What happened is in the log, not in the answer."""
     problem = Problem(500, "internal", "something went wrong inside the server; its log says what")
     return problem.response(request.method, request.url.path)

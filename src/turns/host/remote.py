@@ -182,6 +182,7 @@ class _Talk:
         async def steps() -> None:
             if by_ctrl_c(exit_):
                 await self._stop()
+                await self._terminal.end_line()
                 complain(INTERRUPTED)
 
         return steps()

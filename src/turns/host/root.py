@@ -40,14 +40,22 @@ class Root:
 
 
 @fb.effect(raises=HistoryError)
-async def open_root(state: Path, make_provider: Callable[[], Provider], limits: Limits) -> Root:
+async def open_root(
+    state: Path,
+    make_provider: Callable[[], Provider],
+    limits: Limits,
+    *,
+    supervised: bool = True,
+) -> Root:
     """Take the state directory, put it in order, build the rest. What ``make_provider`` raises
     passes through. Fails with StateDirLocked where another process has it.
     """
     history = await FileHistory.open(state)
     provider = ImpatientProvider(make_provider(), limits.silence_seconds)
     app_scope = AppScope()
-    engine = StreamEngine(history=history, provider=provider, scope=app_scope)
+    engine = StreamEngine(
+        history=history, provider=provider, scope=app_scope if supervised else None
+    )
     await recover(history)
     return Root(state, history, engine, app_scope, Runtime())
 

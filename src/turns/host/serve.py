@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from starlette.types import ASGIApp
 
 import fibers as fb
 from fibers import Scope
@@ -68,31 +69,20 @@ async def _serve_in(
     make_provider: Callable[[], Provider],
 ) -> None:
     state = prepare(config.state)
-    root = await open_root(state, make_provider, config.limits)
+    root = await open_root(state, make_provider, config.limits, supervised=config.supervised)
     access = token.load_or_make(state) if config.auth else None
     sock = listen(config.host, config.port)
     await fb.add_finalizer(lambda _exit: fb.Effect.sync(sock.close))
     port = port_of(sock)
 
-    hub = Hub(root.engine, config.limits)
     shutdown = root.shutdown([("server.stop", lambda: server.stop())])
-    cookie_name = f"fiberscope_{port}"  # cookies don't tell the ports of a host apart
-    api = Api(
+    app, hub = make_http(
         root,
-        hub,
+        config,
+        port=port,
+        access=access,
         outer=outer,
         is_shutting_down=lambda: shutdown.is_shutting_down,
-        token=access,
-        cookie_name=cookie_name,
-        limits=config.limits,
-    )
-    app = guarded(
-        make_app(api),
-        allowed_hosts=names_of(config, port),
-        token=access,
-        cookie_name=cookie_name,
-        is_shutting_down=lambda: shutdown.is_shutting_down,
-        limits=config.limits,
     )
     server = HttpServer(app, sock, config.limits, hub.close)
 
@@ -115,6 +105,38 @@ async def _serve_in(
         _withdraw(root)
 
     await work().ensuring(end())
+
+
+def make_http(
+    root: Root,
+    config: ServeConfig,
+    *,
+    port: int,
+    access: token.AccessToken | None,
+    outer: Scope,
+    is_shutting_down: Callable[[], bool],
+) -> tuple[ASGIApp, Hub]:
+    """The whole application over a root, and its event streams, which somebody has to close."""
+    hub = Hub(root.engine, config.limits)
+    cookie_name = f"fiberscope_{port}"  # cookies don't tell the ports of a host apart
+    api = Api(
+        root,
+        hub,
+        outer=outer,
+        is_shutting_down=is_shutting_down,
+        token=access,
+        cookie_name=cookie_name,
+        limits=config.limits,
+    )
+    app = guarded(
+        make_app(api),
+        allowed_hosts=names_of(config, port),
+        token=access,
+        cookie_name=cookie_name,
+        is_shutting_down=is_shutting_down,
+        limits=config.limits,
+    )
+    return app, hub
 
 
 def _withdraw(root: Root) -> None:

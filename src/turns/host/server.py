@@ -142,8 +142,7 @@ class HttpServer:
     async def _until(self, done: Callable[[], bool], bound_seconds: float) -> bool:
         loop = asyncio.get_running_loop()
         until = loop.time() + bound_seconds
-        # noqa below: uvicorn tells nobody when a connection or the last request is gone.
-        while not done() and loop.time() < until:  # noqa: ASYNC110  # see above
+        while not done() and loop.time() < until:  # noqa: ASYNC110  # uvicorn tells of neither
             await asyncio.sleep(_POLL_SECONDS)
         return done()
 

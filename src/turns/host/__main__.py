@@ -1,0 +1,7 @@
+"""``python -m turns.host``: the console script, where it isn't installed."""
+
+from __future__ import annotations
+
+from .cli import main
+
+main()

@@ -1,0 +1,88 @@
+"""``make drill``: every row, a line each while it runs, then the table. Exit status 1 if a bar broke."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import sys
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from . import rows
+from .rows import Row
+
+Situation = Callable[[Path], Awaitable[Row]]
+
+
+def _situations(kills: int, seed: int) -> list[Situation]:
+    some: list[Situation] = [
+        rows.idle,
+        functools.partial(rows.streams, count=1),
+        functools.partial(rows.streams, count=2),
+        functools.partial(rows.streams, count=100),
+        rows.ignoring,
+        rows.wedged,
+        rows.late_at_the_engine,
+        rows.chat,
+        functools.partial(rows.kills, times=kills, seed=seed),
+        rows.unsupervised,
+    ]
+    if find_spec("ik_llama_cpp") is None:
+        print("local model: not installed here (make local), its rows are left out")
+    else:
+        some += [functools.partial(rows.local, count=count) for count in (0, 1, 2)]
+    return some
+
+
+async def _run(kills: int, seed: int, only: str) -> list[Row]:
+    done: list[Row] = []
+    for situation in _situations(kills, seed):
+        name = getattr(situation, "__name__", "") or repr(situation)
+        if only and only not in name:
+            continue
+        with rows.folder() as folder:
+            row = await situation(folder)
+        verdict = "ok" if not row.broken else "BROKEN: " + "; ".join(row.broken)
+        print(f"{row.name}: {verdict}" + (f" ({row.notes})" if row.notes else ""), flush=True)
+        done.append(row)
+    return done
+
+
+def _show(done: list[Row]) -> None:
+    table = Table(title="drill")
+    for column in ("row", "close ms", "SIGTERM to exit ms", "partial", "row chars", "client chars"):
+        table.add_column(column)
+    table.add_column("bars")
+    for row in done:
+        table.add_row(
+            row.name,
+            "-" if row.close_ms is None else str(row.close_ms),
+            "-" if row.exit_ms is None else f"{row.exit_ms:.0f}",
+            row.partial,
+            row.row_characters,
+            row.client_characters,
+            "hold" if not row.broken else "; ".join(row.broken),
+        )
+    Console(width=140).print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.drill", description=__doc__)
+    parser.add_argument("--kills", type=int, default=50, help="how many times kill -9")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
+    parser.add_argument("--only", default="", help="rows whose function has this in its name")
+    given = parser.parse_args()
+    done = asyncio.run(_run(given.kills, given.seed, given.only))
+    _show(done)
+    broken = sum(bool(row.broken) for row in done)
+    print(f"{len(done) - broken} rows hold, {broken} broken")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
