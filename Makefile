@@ -1,11 +1,13 @@
 # Every target prepares what it needs; `make test` on a fresh clone is enough.
 # Overridable: PYTHON (interpreter), VENV (folder of the environment), ARGS (further arguments
-# for pytest), RUNS (repetitions of `make flake` in each of its two conditions).
+# for pytest), RUN_ARGS (further arguments for `fiberscope serve`), RUNS (repetitions of `make flake`
+# in each of its two conditions).
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 RUNS ?= 20
+RUN_ARGS ?=
 UV_VERSION := 0.13.9
 
 BIN := $(VENV)/bin
@@ -50,7 +52,7 @@ local: $(VENV)/stamp-local
 # ------------------------------------------------------------------------------------ targets
 
 run: base local
-	$(BIN)/fiberscope serve --model local
+	$(BIN)/fiberscope serve --model local $(RUN_ARGS)
 
 test: dev
 	$(BIN)/python -m pytest $(ARGS)

@@ -1,4 +1,4 @@
-"""``make drill``: every row, a line each while it runs, then the table. Exit status 1 if a bar broke."""
+"""``make drill``: a line a row while it runs, then the table. Exit status 1 if a bar broke."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ async def running(arguments: list[str]) -> AsyncGenerator[Server]:
 
 async def _read(stream: asyncio.StreamReader, lines: list[str]) -> None:
     async for line in stream:
-        lines.append(line.decode(errors="replace").rstrip())
+        lines.append(line.decode(errors="replace").rstrip())  # noqa: PERF401  # seen as they come
 
 
 async def listen(client: httpx.AsyncClient, url: str, workspace: str, seen: Seen) -> None:

@@ -193,7 +193,9 @@ async def late_at_the_engine(folder: Path) -> Row:
     model = scripts.write("flowing", folder).removeprefix("scripted:")
     scope = AppScope()
     engine = StreamEngine(
-        history=FileHistory(folder / "state"), provider=ScriptedProvider.from_file(Path(model)), scope=scope
+        history=FileHistory(folder / "state"),
+        provider=ScriptedProvider.from_file(Path(model)),
+        scope=scope,
     )
     kinds: list[str] = []
     engine.events.subscribe(lambda event: kinds.append(event.type))
@@ -293,7 +295,9 @@ async def unsupervised(folder: Path) -> Row:
     row.close_ms, row.exit_ms = ended.scope_close_ms(), ended.ms
     _judge_disk(row, flow, supervised=False)
     seen = flow.seen["w0"]
-    row.notes = f"terminal events seen: {seen.terminals or 'none'}; the text waits for the next load"
+    row.notes = (
+        f"terminal events seen: {seen.terminals or 'none'}; the text waits for the next load"
+    )
     row.check(row.partial != "absent", "nothing was lost: is it really unsupervised?")
     return row
 

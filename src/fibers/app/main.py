@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 FAILED: Final = 1
 SIGNAL_BASE: Final = 128
+REST_SECONDS: Final = 0.5
+"""For what is left when the program has ended: whatever had an owner has had its own bound."""
 
 
 class _Main:
@@ -82,7 +84,7 @@ class _Main:
             fiber.drive()
         await _Ended(fiber)
         self.start_budget()
-        await end_the_rest(queue, fiber.id)
+        await end_the_rest(queue, fiber.id, bound_seconds=REST_SECONDS)
         return queue.fatal
 
 

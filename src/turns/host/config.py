@@ -59,7 +59,7 @@ class ServeConfig(BaseModel):
     """Further names, without a port, under which the server may be asked for."""
     limits: Limits = Limits()
     supervised: bool = True
-    """False leaves the streams out of the app scope: what a shutdown then loses, the drill shows."""
+    """False: the streams are not in the app scope. What a shutdown loses then, the drill shows."""
 
     @model_validator(mode="after")
     def _open_only_at_home(self) -> Self:

@@ -1,0 +1,1 @@
+"""Benchmarks of fibers beside asyncio and its neighbours; `make bench` runs them."""
