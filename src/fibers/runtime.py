@@ -93,7 +93,7 @@ def _host(eff: Effect[Any, Any]) -> Generator[Any, Any, Any]:
     shared = hooks.context_of(task)
     fiber = new_fiber(eff, context=shared, env=DEFAULT_ENV)
     fiber._task = task
-    fiber.drive(here=True)
+    fiber._drive(here=True)
     if fiber._state != ENDED:
         own: contextvars.Context | None = None
         if shared is None:
@@ -164,7 +164,7 @@ async def _main(eff: Effect[A, E]) -> tuple[Fiber[A, E], BaseException | None]:
     queue = queue_of(asyncio.get_running_loop())
     fiber = new_fiber(eff, env=DEFAULT_ENV)
     queue.on_fatal = lambda exc: fiber._interrupt_now(Interrupt(None, type(exc).__name__))
-    fiber.drive()
+    fiber._drive()
     try:
         await _Ended(fiber)
     finally:
@@ -209,13 +209,13 @@ def run_fork(eff: Effect[A, E], *, signal: AbortSignal | None = None) -> Fiber[A
     """
     frame = sys._getframe(1)
     fiber = new_fiber(eff, site=(frame.f_code, frame.f_lasti))
-    fiber.drive()
+    fiber._drive()
     if signal is not None:
         _obey(fiber, signal)
     try:
         return fiber
     finally:
-        del fiber, frame  # see FiberCore.drive
+        del fiber, frame  # see FiberCore._drive
 
 
 def _obey(fiber: Fiber[Any, Any], signal: AbortSignal) -> None:
@@ -268,7 +268,7 @@ def _run_sync(eff: Effect[A, E], env: dict[str, Any] | None, scope: Scope | None
         caller = current_fiber()
         env = DEFAULT_ENV if caller is None else caller._env
     fiber = new_fiber(eff, env=env, on=queue)
-    fiber.drive()
+    fiber._drive()
     queue.run_all()
     if fiber._state != ENDED:
         if loop is None:
@@ -310,12 +310,14 @@ class Runtime:
         if self._scope._is_closed:
             eff = cast("Effect[A, E]", Effect.die(RuntimeError("Runtime disposed")))
         fiber = new_fiber(eff, env=self._env, site=site)
-        fiber.drive()
+        # The owner before the start: it reports the failure of one that ends at once (PD8).
+        fiber._owner = self._scope
+        fiber._drive()
         fiber.run_in(self._scope)
         try:
             return fiber
         finally:
-            del fiber  # see FiberCore.drive
+            del fiber  # see FiberCore._drive
 
     async def run(self, eff: Effect[A, E]) -> A:
         """Its value, or its error itself. A cancellation of the caller interrupts it."""
@@ -344,7 +346,7 @@ class Runtime:
         try:
             return fiber
         finally:
-            del fiber, frame  # see FiberCore.drive
+            del fiber, frame  # see FiberCore._drive
 
     async def dispose(self) -> None:
         """Interrupt and await all its fibers; twice is once."""

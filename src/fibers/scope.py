@@ -152,7 +152,7 @@ class Scope:
         try:
             return fiber
         finally:
-            del fiber, forker, frame  # see FiberCore.drive
+            del fiber, forker, frame  # see FiberCore._drive
 
     def fork_scope(self, strategy: Strategy = "sequential") -> Scope:
         """A child scope at this place in the order; closing it first takes it out (SO5). Of a

@@ -13,6 +13,7 @@ from tests.probes.kit_f import (
     Boom,
     cause_of,
     failed,
+    failing,
     interrupted,
     interruptors,
     new_gate,
@@ -428,6 +429,43 @@ async def test_workers_of_a_masked_for_each_are_masked(clock: TestClock, rt: fb.
     assert halfway is None
     assert log == ["s1", "s2", "e1", "e2"]
     assert interrupted(by=7) == fiber.poll()
+
+
+@pytest.mark.spec("FE5")
+async def test_a_failure_does_not_cut_the_masked_siblings(clock: TestClock, rt: fb.Runtime) -> None:
+    """Workers of a masked for_each are masked themselves: the sibling comes to its own end."""
+    log, boom = list[str](), Boom()
+    sibling = fb.sleep(2).flat_map(lambda _: note(log, "sibling done"))
+    failure = fb.sleep(1).flat_map(lambda _: failing(boom))
+
+    fiber = rt.run_fork(fb.all_([failure, sibling], concurrency="unbounded").uninterruptible())
+    await rt.run(clock.adjust(1))
+    at_the_failure = fiber.poll()
+    await rt.run(clock.adjust(1))
+
+    assert at_the_failure is None
+    assert log == ["sibling done"]
+    assert failed(Fail(boom)) == fiber.poll()
+
+
+@pytest.mark.spec("FE5")
+async def test_a_worker_of_a_masked_for_each_is_masked_against_a_direct_interrupt(
+    clock: TestClock, rt: fb.Runtime
+) -> None:
+    """Also where somebody gets hold of the worker's fiber."""
+    log, workers = list[str](), list[fb.Fiber[Any, Any]]()
+
+    @fb.effect
+    async def run(item: int) -> None:
+        workers.append(running_fiber())
+        await fb.sleep(1)
+        log.append(f"e{item}")
+
+    rt.run_fork(fb.for_each([1, 2], run, concurrency="unbounded").uninterruptible().exit())
+    workers[0].interrupt_unsafe(by=7)
+    await rt.run(clock.adjust(1))
+
+    assert log == ["e1", "e2"]
 
 
 @pytest.mark.spec("FE5", "WI7")

@@ -392,6 +392,28 @@ async def test_fibers_that_hand_over_do_not_starve_the_loop() -> None:
 
 
 @pytest.mark.spec("PD16")
+async def test_a_relay_of_many_fibers_does_not_starve_the_loop() -> None:
+    """Each fiber only forks the next and ends: it is the drain that has a budget."""
+    passed, finished, seen = list[int](), asyncio.Event(), list[int]()
+
+    def runner(left: int) -> Effect[None, Never]:
+        def hand_over() -> Effect[None, Never]:
+            passed.append(left)
+            if left == 0:
+                return Effect.sync(finished.set)
+            return runner(left - 1).fork_detach().map(lambda _: None)
+
+        return Effect.suspend(hand_over)
+
+    fb.run_fork(runner(LEVELS))
+    asyncio.get_running_loop().call_soon(lambda: seen.append(len(passed)))
+    await finished.wait()
+
+    assert len(passed) == LEVELS + 1
+    assert seen[0] < LEVELS
+
+
+@pytest.mark.spec("PD16")
 async def test_yield_now_gives_the_loop_a_turn() -> None:
     """A callback that waits runs first."""
     log = list[str]()

@@ -81,7 +81,7 @@ class _Main:
         if self.signalled is not None:
             fiber._interrupt_here(Interrupt(None, signal.Signals(self.signalled).name))
         else:
-            fiber.drive()
+            fiber._drive()
         await _Ended(fiber)
         self.start_budget()
         await end_the_rest(queue, fiber.id, bound_seconds=REST_SECONDS)

@@ -106,8 +106,8 @@ class ReadyQueue:
                 fiber._stale -= 1
                 continue
             steps -= 1
-            fiber.drive()
-            del fiber  # see FiberCore.drive
+            fiber._drive()
+            del fiber  # see FiberCore._drive
 
     def run_all(self) -> None:
         """Run until nothing is ready, yields included (run_sync, PD15)."""

@@ -397,7 +397,7 @@ class FiberCore:
 
     # ------------------------------------------------------------------ driving
 
-    def drive(self, *, here: bool = False) -> None:
+    def _drive(self, *, here: bool = False) -> None:
         """Run this fiber, and whom it switches to, until each is suspended or has ended.
 
         ``here``: the Context that runs now is this fiber's own (PD12).
@@ -472,7 +472,7 @@ class FiberCore:
                                 value = top._err(self, self._cause)
                         else:
                             if value is DONE:
-                                # See drive: a traceback may lead to this frame.
+                                # See _drive: a traceback may lead to this frame.
                                 del self, stack, top
                             return value
                         continue
@@ -569,8 +569,8 @@ class FiberCore:
             self._cause = self._joined_by(future)
         else:
             self._rv = None
-        self.drive()
-        del self  # see drive
+        self._drive()
+        del self  # see _drive
 
     def _throw_into(self, coro: Any) -> Any:
         exc: BaseException | None = self._exception_for(self._cause)
@@ -820,8 +820,8 @@ class FiberCore:
             self._state = READY
             self._queue.push(self)
         else:
-            self.drive(here=here)
-        del self  # see drive
+            self._drive(here=here)
+        del self  # see _drive
 
     def _interrupt_now(self, why: Interrupt, again: bool = False) -> None:
         """A plain call's interrupt, from any thread (AT16)."""
@@ -830,12 +830,12 @@ class FiberCore:
             loop.call_soon_threadsafe(self._interrupt_here, why, again)
         else:
             self._interrupt_here(why, again)
-        del self  # see drive
+        del self  # see _drive
 
     def _interrupt_here(self, why: Interrupt, again: bool = False, *, here: bool = False) -> None:
         if self._ask(why, again):
             self._unwind(here=here)
-        del self  # see drive
+        del self  # see _drive
 
     def _elsewhere(self, f: Callable[[], None]) -> None:
         """Call ``f`` in the loop of this fiber, which is not the one that runs here."""
@@ -868,7 +868,7 @@ class FiberCore:
             wait._abandon(self)
             self._cause = Cause((TaskCancel(face._make_cancelled_error()),))
             self._rv = FAIL
-            self.drive()
+            self._drive()
         elif face._must:
             self._attn = True
 

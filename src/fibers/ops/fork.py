@@ -136,13 +136,13 @@ def fork_now(child: FiberCore, scope: Owner, by: int | None, *, immediate: bool)
             f"more than {NESTING_LIMIT_CALLS} plain calls of fork(start_immediately=True) inside "
             "each other: fork from an effect with fork_in, which doesn't nest, or start deferred"
         )
-    child.drive()
+    child._drive()
     if child._state != ENDED:
         if scope._is_closed:
             child._interrupt_here(why)
         else:
             scope._hold(child)
-    del child  # see FiberCore.drive
+    del child  # see FiberCore._drive
 
 
 class AwaitChildrenOp(Node):

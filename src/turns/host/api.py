@@ -221,9 +221,12 @@ class Api:
             and all(row.id != partial.id for row in rows)
         ):
             shown.append(partial)
-        return JSONResponse(
-            {"workspaceId": workspace_id, "rows": [row.to_mapping() for row in shown]},
-            headers={"cache-control": "no-store"},
+        # Rows write themselves: they may hold text that a plain encoder refuses (half an emoji).
+        content = (
+            f'{{"workspaceId":"{workspace_id}","rows":[{",".join(r.to_json() for r in shown)}]}}'
+        )
+        return Response(
+            content, headers={"cache-control": "no-store"}, media_type="application/json"
         )
 
 

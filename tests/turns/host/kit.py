@@ -120,9 +120,7 @@ async def a_site(
     state: Path, *, limits: Limits | None = None, auth: bool = True, host: str = "127.0.0.1"
 ) -> AsyncGenerator[Site]:
     """Open the application; everything is closed at the end, as serve does it."""
-    config = ServeConfig(
-        state=state, host=host, port=PORT, auth=auth, limits=limits or Limits()
-    )
+    config = ServeConfig(state=state, host=host, port=PORT, auth=auth, limits=limits or Limits())
     provider = TalkativeProvider()
     async with fb.Scope(name="test") as outer:
         root = await outer.provide(open_root(state, lambda: provider, config.limits))
@@ -227,9 +225,7 @@ async def events_of(client: httpx.AsyncClient, workspace: str = "w1") -> AsyncGe
 async def send(
     client: httpx.AsyncClient, text: str = "hello", workspace: str = "w1", **fields: Any
 ) -> httpx.Response:
-    return await client.post(
-        f"/api/workspaces/{workspace}/messages", json={"text": text, **fields}
-    )
+    return await client.post(f"/api/workspaces/{workspace}/messages", json={"text": text, **fields})
 
 
 async def rows_of(client: httpx.AsyncClient, workspace: str = "w1") -> list[dict[str, Any]]:
@@ -247,4 +243,19 @@ async def settle(site: Site, workspace: str = "w1") -> None:
     """Wait until the workspace is idle: what was asked for has ended and is stored."""
     async with asyncio.timeout(BOUND_SECONDS):
         while site.root.engine.live_text(workspace) is not None:
+            await asyncio.sleep(0.001)
+
+
+async def heard(site: Site, text: str, workspace: str = "w1") -> None:
+    """Wait until the live answer has said this much."""
+    async with asyncio.timeout(BOUND_SECONDS):
+        while (site.hub.live_message(workspace) or ("", ""))[1] != text:
+            await asyncio.sleep(0.001)
+
+
+async def kept(site: Site, workspace: str = "w1") -> None:
+    """Wait until something of the live answer is on disk."""
+    path = site.root.state / "workspaces" / workspace / "partial.json"
+    async with asyncio.timeout(BOUND_SECONDS):
+        while not path.exists():
             await asyncio.sleep(0.001)

@@ -321,7 +321,13 @@ async def test_what_the_browser_calls_another_site_is_refused(site: Site, relati
 
 @pytest.mark.parametrize(
     "content_type",
-    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx", None],
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data",
+        "application/jsonx",
+        None,
+    ],
 )
 async def test_a_write_that_is_no_json_is_refused(site: Site, content_type: str | None) -> None:
     headers = {} if content_type is None else {"content-type": content_type}
@@ -422,15 +428,29 @@ async def test_a_body_as_large_as_allowed_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "encoded",
     [
-        "W1", "%57", "-x", "_x", ".", "%2e%2e", "a.b", "a%20b", "a%00", "%c3%a9", "a%0a",
-        "%2577", "a%252fb", "x" * 65,
+        "W1",
+        "%57",
+        "-x",
+        "_x",
+        ".",
+        "%2e%2e",
+        "a.b",
+        "a%20b",
+        "a%00",
+        "%c3%a9",
+        "a%0a",
+        "%2577",
+        "a%252fb",
+        "x" * 65,
     ],
 )
 async def test_an_id_that_names_no_workspace_is_refused_after_one_decoding(
     site: Site, encoded: str
 ) -> None:
     async with site.client() as client:
-        response = await client.get(httpx.URL(f"http://{AUTHORITY}/api/workspaces/{encoded}/history"))
+        response = await client.get(
+            httpx.URL(f"http://{AUTHORITY}/api/workspaces/{encoded}/history")
+        )
 
     # Some clients shorten the dots before they send them: then there is no such path.
     assert response.status_code in (400, 404)
