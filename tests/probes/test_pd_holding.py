@@ -1,0 +1,187 @@
+"""Probes PD13: what holds a live fiber, and what a finished one leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+import weakref
+
+import pytest
+
+import fibers as fb
+from fibers import Effect, Scope
+from tests.probes.kit_f import (
+    Boom,
+    collector_off,
+    endless,
+    new_gate,
+    turns,
+    wait_for,
+)
+
+# ---- PD13: what is held, and what is left
+
+
+@pytest.mark.spec("PD13")
+async def test_a_live_fiber_is_held_by_its_owner() -> None:
+    """Nothing else refers to it or to what it waits on; the collector leaves it alone."""
+    log, scope = list[str](), Scope()
+
+    @fb.effect
+    async def body() -> None:
+        try:
+            # Fiber, frame and future refer to each other only.
+            await asyncio.get_running_loop().create_future()
+        finally:
+            log.append("finally")
+
+    scope.fork(body(), start_immediately=True)
+    gc.collect()
+    before = log.copy()
+    await scope.close()
+
+    assert before == []
+    assert log == ["finally"]
+
+
+@pytest.mark.spec("PD13", "AT9")
+async def test_a_fiber_of_run_fork_is_held_until_it_has_ended() -> None:
+    """Without a handle, too."""
+    log, gates = list[str](), list[weakref.ref[asyncio.Future[int]]]()
+
+    @fb.effect
+    async def body() -> None:
+        gate: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        gates.append(weakref.ref(gate))
+        await gate
+        log.append("done")
+
+    fb.run_fork(body())
+    gc.collect()
+    gate = gates[0]()
+    assert gate is not None
+    gate.set_result(1)
+    await turns()
+
+    assert log == ["done"]
+
+
+class Payload:
+    """Something to watch the end of."""
+
+
+@pytest.mark.spec("PD13")
+async def test_a_finished_fiber_goes_with_its_last_reference() -> None:
+    """It leaves no cycle: no collector needed."""
+    gate = new_gate()
+
+    @fb.effect
+    async def body() -> int:
+        return await gate
+
+    with collector_off():
+        fiber = fb.run_fork(body())
+        gate.set_result(1)
+        await fiber
+        await turns()
+        gone = weakref.ref(fiber)
+        del fiber
+
+        assert gone() is None
+
+
+@pytest.mark.spec("PD13", "AT17")
+async def test_a_failed_fiber_goes_though_its_error_is_kept() -> None:
+    """The error's traceback holds neither the fiber nor the run loop."""
+    gate, boom = new_gate(), Boom()
+
+    @fb.effect(raises=Boom)
+    async def body() -> None:
+        await gate
+        raise boom
+
+    with collector_off():
+        fiber = fb.run_fork(body())
+        gate.set_result(1)
+        await fiber.exit()
+        await turns()
+        gone = weakref.ref(fiber)
+        del fiber
+
+        assert gone() is None
+
+
+@pytest.mark.spec("PD13")
+async def test_an_interrupted_fiber_goes_with_its_last_reference() -> None:
+    """What was thrown into its body holds nothing back."""
+
+    @fb.effect
+    async def body() -> None:
+        try:
+            await endless()
+        finally:
+            await asyncio.sleep(0)
+
+    with collector_off():
+        fiber = fb.run_fork(body())
+        fiber.interrupt_unsafe(by=7)
+        await fiber.exit()
+        await turns()
+        gone = weakref.ref(fiber)
+        del fiber
+
+        assert gone() is None
+
+
+@pytest.mark.spec("PD13")
+async def test_the_value_of_a_finished_fiber_goes_with_it() -> None:
+    """Nothing else keeps it."""
+    with collector_off():
+        fiber = fb.run_fork(Effect.yield_now().map(lambda _: Payload()))
+        gone = weakref.ref(await fiber)
+        await turns()
+        del fiber
+
+        assert gone() is None
+
+
+@pytest.mark.spec("PD13", "VF6")
+async def test_finished_fibers_leave_no_finalizer_in_their_scope() -> None:
+    """Those that suspended and those that did not."""
+    scope, gate = Scope(), new_gate()
+    kinds = [wait_for(gate), Effect.succeed(1)]
+    fibers = [scope.fork(kinds[index % 2]) for index in range(50)]
+
+    gate.set_result(1)
+    for fiber in fibers:
+        await fiber
+
+    assert scope.finalizer_count == 0
+
+
+@pytest.mark.slow
+@pytest.mark.spec("PD13")
+async def test_a_hundred_thousand_forks_in_one_open_scope_leave_memory_flat() -> None:
+    """Every tenth suspends; under 1 MB stays after all of them."""
+    scope = Scope()
+
+    @fb.effect
+    async def forks(count: int) -> None:
+        for index in range(count):
+            work = Effect.yield_now() if index % 10 == 0 else Effect.succeed(None)
+            await (await work.fork_in(scope, start_immediately=True))
+
+    await forks(1_000)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        await forks(100_000)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert after - before < 1_000_000
+    assert scope.finalizer_count == 0
