@@ -149,7 +149,7 @@ _SIZE = 4_000
 EDGE = [
     Row(
         "edge-run-fork",
-        "run_fork of a body without suspension, polled at the edge",
+        "run_fork of a body that never suspends, polled at the edge",
         "us per fork",
         _SIZE,
         in_task(_run_fork_and_poll),
@@ -160,7 +160,7 @@ EDGE = [
     ),
     Row(
         "edge-scope-fork",
-        "Scope.fork of the same, start_immediately, polled at the edge",
+        "Scope.fork of such a body, start_immediately, polled at the edge",
         "us per fork",
         _SIZE,
         in_task(_scope_fork_and_poll),
@@ -221,7 +221,7 @@ ONE_BY_ONE = [
 AWAITED = [
     Row(
         "await-body",
-        "@effect function without suspension, awaited in a body",
+        "a body that never suspends, awaited in a body",
         "us per await",
         _SIZE,
         in_fiber(_await_body),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import fibers as fb
 from bench.measure import Row, Work, cpu_us, in_fiber, in_task
@@ -51,7 +51,7 @@ async def _cancel_and_wait(n: int) -> float:
     return took
 
 
-def _interrupt(sleeper: Callable[[], fb.Effect[Any]]) -> Work:
+def _interrupt_all(sleeper: Callable[[], fb.Effect[Any]]) -> Work:
     async def work(n: int) -> float:
         fibers = [await sleeper().fork_detach(start_immediately=True) for _ in range(n)]
         started = cpu_us()
@@ -64,7 +64,7 @@ def _interrupt(sleeper: Callable[[], fb.Effect[Any]]) -> Work:
     return work
 
 
-def _interrupt_unsafe(sleeper: Callable[[], fb.Effect[Any]]) -> Work:
+def _interrupt_each(sleeper: Callable[[], fb.Effect[Any]]) -> Work:
     async def work(n: int) -> float:
         fibers = [await sleeper().fork_detach(start_immediately=True) for _ in range(n)]
         started = cpu_us()
@@ -79,9 +79,11 @@ def _interrupt_unsafe(sleeper: Callable[[], fb.Effect[Any]]) -> Work:
     return work
 
 
-def _close(sleeper: Callable[[], fb.Effect[Any]], strategy: str) -> Work:
+def _close(
+    sleeper: Callable[[], fb.Effect[Any]], strategy: Literal["sequential", "parallel"]
+) -> Work:
     async def work(n: int) -> float:
-        scope = fb.Scope("parallel" if strategy == "parallel" else "sequential")
+        scope = fb.Scope(strategy)
         fibers = [await sleeper().fork_in(scope, start_immediately=True) for _ in range(n)]
         started = cpu_us()
         await scope.close()
@@ -93,9 +95,85 @@ def _close(sleeper: Callable[[], fb.Effect[Any]], strategy: str) -> Work:
     return work
 
 
-_VERSUS = "Task.cancel + wait"
-_SIZE = 10_000
-X=[]
-for nm,s in (("asleep",doze_effect),("fbsleep body",_doze_here_effect),("effect",_sleep_effect)):
-    for mode,w in (("all",_interrupt(s)),("unsafe",_interrupt_unsafe(s)),("close par",_close(s,"parallel")),("close seq",_close(s,"s"))):
-        X.append(Row(nm+mode,nm+" "+mode,"us per fiber",_SIZE,in_fiber(w),_VERSUS,in_task(_cancel_and_wait)))
+def _row(key: str, what: str, work: Work, *, bar: float, aim: float) -> Row:
+    return Row(
+        key,
+        what,
+        "us per fiber",
+        10_000,
+        in_fiber(work),
+        "Task.cancel + wait",
+        in_task(_cancel_and_wait),
+        bar=bar,
+        aim=aim,
+    )
+
+
+INTERRUPTS = [
+    _row(
+        "interrupt-bodies",
+        "interrupt_all of {n} bodies in asyncio.sleep",
+        _interrupt_all(doze_effect),
+        bar=1.3,
+        aim=1.0,
+    ),
+    _row(
+        "interrupt-bodies-clock",
+        "interrupt_all of {n} bodies in fb.sleep",
+        _interrupt_all(_doze_here_effect),
+        bar=1.3,
+        aim=1.0,
+    ),
+    _row(
+        "interrupt-bodies-each",
+        "interrupt_unsafe of {n} bodies in asyncio.sleep, one by one",
+        _interrupt_each(doze_effect),
+        bar=1.3,
+        aim=1.0,
+    ),
+    _row(
+        "interrupt-effects",
+        "interrupt_all of {n} sleep effects",
+        _interrupt_all(_sleep_effect),
+        bar=0.9,
+        aim=0.6,
+    ),
+    _row(
+        "interrupt-effects-each",
+        "interrupt_unsafe of {n} sleep effects, one by one",
+        _interrupt_each(_sleep_effect),
+        bar=0.9,
+        aim=0.6,
+    ),
+]
+
+CLOSES = [
+    _row(
+        "close-bodies",
+        "close of a parallel scope of {n} bodies in asyncio.sleep",
+        _close(doze_effect, "parallel"),
+        bar=1.6,
+        aim=1.0,
+    ),
+    _row(
+        "close-bodies-sequential",
+        "close of a sequential scope of {n} bodies in asyncio.sleep",
+        _close(doze_effect, "sequential"),
+        bar=1.6,
+        aim=1.0,
+    ),
+    _row(
+        "close-effects",
+        "close of a parallel scope of {n} sleep effects",
+        _close(_sleep_effect, "parallel"),
+        bar=1.2,
+        aim=0.7,
+    ),
+    _row(
+        "close-effects-sequential",
+        "close of a sequential scope of {n} sleep effects",
+        _close(_sleep_effect, "sequential"),
+        bar=1.2,
+        aim=0.7,
+    ),
+]

@@ -11,7 +11,7 @@ import asyncio
 import gc
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ import fibers as fb
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-ROUNDS: Final = 9
+ROUNDS: Final = 7
 """Samples of each side, the warm-up not counted."""
 
 Work: TypeAlias = "Callable[[int], Coroutine[object, object, float]]"
@@ -80,7 +80,7 @@ class Row:
     """Operations in a sample."""
     ours: Side
     versus: str = ""
-    """What the other side does; empty where there is none."""
+    """The other side, in words; empty where there is none."""
     against: Side | None = None
     bar: float | None = None
     """The ratio that must not be exceeded."""
@@ -91,6 +91,11 @@ class Row:
     def operations(self, part: int) -> int:
         """In a sample of 1/``part`` of the full size."""
         return max(1, self.size // part)
+
+    @property
+    def group(self) -> str:
+        """What rows that are printed together have in common."""
+        return f"{self.unit}, against {self.versus}" if self.versus else self.unit
 
     def title(self, part: int) -> str:
         """The work, with the number that is really done."""
@@ -118,7 +123,7 @@ class Measured:
     """A row with its figures."""
 
     row: Row
-    name: str
+    title: str
     ours: Figures = field(default_factory=Figures)
     against: Figures | None = None
 
@@ -145,7 +150,7 @@ class Measured:
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def _without_collector() -> Generator[None]:
     """Nothing is collected inside, and what was alive before is not looked at."""
     gc.collect()
     gc.freeze()
@@ -167,7 +172,7 @@ def measure(
 ) -> Measured:
     """Measure one row in a new event loop, with 1/``part`` of its operations a sample."""
     n = row.operations(part)
-    found = Measured(row, f"{row.title(part)} [{row.unit}]")
+    found = Measured(row, row.title(part))
     if row.against is not None:
         found.against = Figures()
     with asyncio.Runner(loop_factory=loop_factory) as runner:

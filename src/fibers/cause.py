@@ -24,7 +24,10 @@ _INTERRUPT_MARK = "__fiber_interrupt__"
 
 def same_error(left: BaseException, right: BaseException) -> bool:
     """Two errors are one if they are the same object or say that they are equal."""
-    return left is right or bool(left == right)
+    try:
+        return left is right or bool(left == right)
+    except Exception:
+        return False  # an error that can't be compared is only equal to itself
 
 
 @final

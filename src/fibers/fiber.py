@@ -141,6 +141,8 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
             if scope._is_closed:
                 self._interrupt_now(Interrupt(self.id, "scope closed"))
             else:
+                if self._owner is not None and self._owner is not scope:
+                    self._owner._drop(self)
                 self._owner = scope
                 scope._hold(self)
         return self
@@ -228,6 +230,11 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
             return None
         first = self._icause.reasons[0]
         return first.reason if isinstance(first, Interrupt) else None
+
+    @property
+    def _callbacks(self) -> list[tuple[Any, Any]]:
+        # anyio's search for the root task reads it of every task of the loop.
+        return [(o.fn, o.context) for o in self._observers or () if isinstance(o, _DoneCallback)]
 
     @property
     def _loop(self) -> Any:

@@ -36,7 +36,7 @@ def _set(fiber: FiberCore, mask: int, face: InnerTask) -> None:
     if fiber._face is not face:
         fiber._face = face
         hooks.swap_current(fiber._queue.loop, face)
-    if face._must and mask <= face._depth:
+    if fiber._asked:
         fiber._attn = True
 
 
@@ -44,21 +44,34 @@ def _set(fiber: FiberCore, mask: int, face: InnerTask) -> None:
 class _Region(AbstractContextManager["Restore"]):
     """One region of one body. Used once; regions nest strictly."""
 
-    __slots__ = ("_face", "_fiber", "_handled", "_mark", "_mask", "_outer", "_restored")
+    __slots__ = (
+        "_delivered",
+        "_face",
+        "_fiber",
+        "_handled",
+        "_mark",
+        "_mask",
+        "_outer",
+        "_restored",
+        "_used",
+    )
 
     def __init__(self) -> None:
+        self._used = False
         self._fiber: FiberCore | None = None
         self._restored: _Restored | None = None
 
     def __enter__(self) -> Restore:
-        if self._fiber is not None:
+        if self._used:
             raise RuntimeError("this uninterruptible() was entered before: make a new one")
         fiber = self._fiber = _running("uninterruptible()")
+        self._used = True
         self._outer: Any = fiber._region
         self._mask = fiber._mask
         self._face = fiber._face
         # An interrupt that this body handles already does not come up again for this region.
         self._handled = fiber._icause is not None and not fiber._pend
+        self._delivered = fiber._delivered
         self._mark = None
         if fiber.get_coro() is fiber._stack[-1]:
             self._mark = fiber._mark()
@@ -75,13 +88,18 @@ class _Region(AbstractContextManager["Restore"]):
             raise RuntimeError("an uninterruptible() region was left in another fiber")
         if fiber._region is not self or self._restored is not None:
             raise RuntimeError("uninterruptible() regions were left out of order: nest them")
-        if self._mark is not None:
-            self._mark.regions.remove(self)
+        mark = self._mark
+        if mark is not None:
+            mark.regions.remove(self)
+        # A failure's traceback may keep the body's locals, and restore among them: no way on from
+        # there to the fiber (PD13).
+        self._fiber = self._mark = None
         self._leave(fiber)
         self._rearm(fiber)
+        del self._face, self._outer
         if exc is not None and interrupt_of(exc) is not None and not fiber._mask:
             # It is on its way out: thrown once, not again in the cleanup that follows.
-            mark = self._mark or fiber._mark()
+            mark = mark or fiber._mark()
             fiber._deliver(mark, mark.own or fiber._own_cause())
         elif fiber._pend and not fiber._mask:
             fiber._attn = True
@@ -97,7 +115,7 @@ class _Region(AbstractContextManager["Restore"]):
 
     def _rearm(self, fiber: FiberCore) -> None:
         """What was caught inside is pending again (IN12, IN15)."""
-        if fiber._icause is not None and not self._handled:
+        if fiber._icause is not None and (not self._handled or fiber._delivered != self._delivered):
             fiber._pend = True
 
     def _make_restore(self) -> AbstractContextManager[None]:
@@ -126,7 +144,7 @@ class _Restored(AbstractContextManager[None]):
             exc = interrupt_error(own.reasons[0])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a fiber's own cause holds interrupts only
             mark.exc, mark.cause, mark.own = exc, own, own
             mark.rearm = True
-            fiber._delivered = 1
+            fiber._delivered += 1
             raise exc
         self._mask = fiber._mask
         self._face = fiber._face
@@ -143,6 +161,7 @@ class _Restored(AbstractContextManager[None]):
         region._restored = None
         _set(fiber, self._mask, self._face)
         region._rearm(fiber)
+        del self._face
 
 
 def uninterruptible() -> AbstractContextManager[Restore]:

@@ -82,7 +82,7 @@ def _wait_for_end(fiber: FiberCore, *, here: bool = False) -> Generator[Any, Any
         try:
             raise cancelled
         finally:
-            del cancelled, fiber
+            del cancelled, fiber, loop
 
 
 def _host(eff: Effect[Any, Any]) -> Generator[Any, Any, Any]:
@@ -91,24 +91,22 @@ def _host(eff: Effect[Any, Any]) -> Generator[Any, Any, Any]:
         raise RuntimeError("an effect was awaited where no event loop runs: use fb.run(effect)")
     task = hooks.current_task()
     shared = hooks.context_of(task)
-    fiber = new_fiber(eff, context=shared, env=DEFAULT_ENV)
+    # 3.11 doesn't say which Context a task runs in: there the effect runs in a copy, from its first
+    # segment on (a token is good in the Context that made it), and what it sets is set again here.
+    before = None if shared is not None else contextvars.copy_context()
+    own = shared if before is None else before.copy()
+    fiber = new_fiber(eff, context=own, env=DEFAULT_ENV)
     fiber._task = task
-    fiber._drive(here=True)
-    if fiber._state != ENDED:
-        own: contextvars.Context | None = None
-        if shared is None:
-            # 3.11 doesn't say which Context a task runs in: the rest runs in a copy, and what it
-            # sets is set again here.
-            own = fiber._ctx = contextvars.copy_context()
-        try:
-            yield from _wait_for_end(fiber, here=shared is not None)
-        finally:
-            if own is not None:
-                _set_again(own)
     try:
+        fiber._drive(here=shared is not None)
+        if fiber._state != ENDED:
+            yield from _wait_for_end(fiber, here=shared is not None)
         return value_or_raise(fiber)
     finally:
-        del fiber, task
+        if before is not None and own is not None and own != before:
+            _set_again(own)
+        fiber._task = None
+        del fiber, task, shared, own, before
 
 
 def _set_again(context: contextvars.Context) -> None:
@@ -270,6 +268,9 @@ def _run_sync(eff: Effect[A, E], env: dict[str, Any] | None, scope: Scope | None
     fiber = new_fiber(eff, env=env, on=queue)
     fiber._drive()
     queue.run_all()
+    if loop is not None:
+        # What it forked lives on, and so does an effect that has to wait.
+        queue.attach()
     if fiber._state != ENDED:
         if loop is None:
             fiber._interrupt_here(Interrupt(None, "run_sync can't wait"))
@@ -280,7 +281,6 @@ def _run_sync(eff: Effect[A, E], env: dict[str, Any] | None, scope: Scope | None
             )
         if scope is not None:
             fiber.run_in(scope)
-        queue.attach()
         raise AsyncFiberError(
             "run_sync: the effect has to wait; it goes on as the fiber of this error. "
             "Await the effect, or fork it",

@@ -294,16 +294,15 @@ class CloseOp(Node):
 class _Closing(Frame):
     """What both strategies share: who closes, why, and what failed."""
 
-    __slots__ = ("cause", "close", "entries", "skip", "why")
+    __slots__ = ("cause", "close", "entries", "why")
 
     def __init__(
         self, close: CloseOp, fiber: FiberCore, entries: list[FiberCore | _Finalizer]
     ) -> None:
         self.close = close
         self.why = Interrupt(fiber.id, close.scope._reason)
-        # The closer is no target of its own close; those that wait for it are signalled and not
-        # awaited (SO6).
-        self.skip = waiting.waiters_for(fiber, [e for e in entries if isinstance(e, FiberCore)])
+        # The closer is no target of its own close. Those that wait for it are signalled and not
+        # awaited (SO6); who they are is asked when the close gets to them.
         self.entries = [e for e in entries if e is not fiber]
         self.cause: Cause[Any] = Cause(())
 
@@ -334,7 +333,7 @@ class _SequentialClose(_Closing):
                 if entry._state == ENDED:
                     continue
                 fiber._stack.append(self)
-                fiber._next = EndFibers([entry], self.why, skip=self.skip)
+                fiber._next = EndFibers([entry], self.why, skip=waiting.waiters_for(fiber, [entry]))
                 return NEXT
             fiber._stack.append(self)
             fiber._next = _RunFinalizerOp(entry.f, self.close.given)
@@ -383,14 +382,13 @@ class _ParallelClose(_Closing, Node):
                 target = fiber._spawn(_RunFinalizerOp(entry.f, self.close.given), 1, None)
                 target._seen = True  # its failure is the close's
                 self.callbacks.append(target)
-            fiber._rv = NEXT
-            fiber._next = self
+            fiber._cont = self
             fiber._switch = target
             return SWITCH
+        members = [e for e in self.entries if isinstance(e, FiberCore)]
         fiber._stack.append(self)
         fiber._next = WaitForEnds(
-            [e for e in self.entries if isinstance(e, FiberCore)] + self.callbacks,
-            skip=self.skip,
+            members + self.callbacks, skip=waiting.waiters_for(fiber, members)
         )
         return NEXT
 

@@ -36,27 +36,26 @@ class Canceller:
         self._events = events
         self._forget = forget
 
-    def begin(self, stream: Stream, wish: StopWish) -> fb.Fiber[None, Any] | None:
-        """Set the latch, or join the one that is set. A plain call: no suspension can stand
-        between the check and the set (E4). None: the stream had completed, nothing is to stop.
+    def begin(self, stream: Stream, wish: StopWish) -> None:
+        """Set the latch and start the cleanup; nothing where it is set, or where the stream has
+        come to its end by itself. A plain call: no suspension can stand between the check and the
+        set (E4).
         """
-        if stream.state is StreamState.COMPLETED:
-            return None
-        if stream.cancelling is None:
+        if stream.stop is None and stream.terminal is None:
+            # Before the fork, which runs code at once: a listener of the abort may stop it too.
             stream.stop = wish
-            stream.cancelling = fb.run_fork(self._cancel(stream, wish))
-        return stream.cancelling
+            cleanup = self._cancel(stream, wish).provide_service(fb.ClockTag, stream.clock)
+            # Nobody who is interrupted, not even the end of the loop, takes the cleanup along.
+            fiber = fb.run_fork(cleanup.uninterruptible())
+            fiber.set_name(f"abort of {stream.workspace_id}/{stream.message_id}")
 
     @fb.effect
     async def cancel(self, stream: Stream, wish: StopWish) -> None:
-        """Stop ``stream`` and wait until its cleanup is over; of a completed one, until it has
-        been told (E7).
+        """Stop ``stream`` and wait until it has ended and been told, by this abort, by an earlier
+        one or by itself (E3, E7).
         """
-        cleanup = self.begin(stream, wish)
-        if cleanup is not None:
-            await cleanup.join()
-        elif stream.processing is not None:
-            await stream.processing.exit()
+        self.begin(stream, wish)
+        await stream.completing.wait()
 
     @fb.effect
     async def _cancel(self, stream: Stream, wish: StopWish) -> None:
@@ -82,6 +81,12 @@ class Canceller:
         """
         stream.terminal = Completion(status="aborted", abort_reason=wish.reason)
         await _guarded("end of the partial", stream, self._settle_partial(stream, wish))
+        # A partial that could not be committed carries the reservation itself.
+        await _guarded(
+            "end of the reservation",
+            stream,
+            self._history.release(stream.workspace_id, stream.message_id),
+        )
         metadata = stream.row(
             partial=True, abort_reason=wish.reason, duration_ms=stream.duration_ms()
         ).metadata
@@ -109,11 +114,10 @@ class Canceller:
             await self._history.delete_partial(workspace_id, message_id)
         else:
             await self._history.commit_partial(workspace_id, message_id)
-        await self._history.release(workspace_id, message_id)
 
 
 @fb.effect
-async def _guarded(step: str, stream: Stream, work: fb.Effect[None, Any]) -> None:
+async def _guarded(step: str, stream: Stream, work: fb.Effect[Any, Any]) -> None:
     exit_ = await work.exit()
     if isinstance(exit_, fb.Failure):
         _log.warning(

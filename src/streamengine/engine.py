@@ -17,20 +17,25 @@ from fibers import AbortController, AbortSignal, Clock, Effect, Scope
 from .cancel import Canceller
 from .events.spine import EventSpine
 from .history.store import HistoryStore
-from .model.errors import HistoryError, SendError
+from .model.errors import HistoryError, HistoryErrorKind, SendError
 from .model.ids import check_id
 from .model.parts import ProviderPart, TextPart, UnknownPart
 from .model.request import AbortReason, Completion, StreamRequest
 from .model.rows import AssistantRow, Row, RowMetadata, UserRow
 from .providers.base import Provider
-from .pump import Pump
+from .pump import Pump, close_parts
 from .stream import Completing, StopWish, Stream
-from .supervise import Supervision
+from .supervise import SYSTEM, Supervision
 
 _log = structlog.get_logger("streamengine.engine")
 
 REMEMBERED_ANSWERS: Final = 1024
 """How many client message ids are answered from memory; older ones from the history."""
+
+_ABOUT_THE_PARTIAL: Final[frozenset[HistoryErrorKind]] = frozenset(
+    {"no_sequence", "sequence_taken", "stale_sequence", "malformed_sequence", "invalid_row"}
+)
+"""Failures of a commit that another try can't mend: the partial itself is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,9 @@ class StreamHandle:
 class _Start:
     """A start that has not registered its stream yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.message_id = _new_id("a")
+        self.clock = clock
         self.controller = AbortController()
         self.completing = Completing()
         self.stop: StopWish | None = None
@@ -56,6 +62,10 @@ class _Start:
     def wait(self) -> Effect[None]:
         """Wait until it has registered its stream, or given up."""
         return Effect.promise(lambda: self.over)
+
+    def is_stopped(self) -> bool:
+        # A call, asked again after each wait: a checker takes an attribute to stay what it was.
+        return self.stop is not None
 
     @property
     def handle(self) -> StreamHandle:
@@ -119,7 +129,7 @@ class StreamEngine:
     # ---- asking
 
     def is_streaming(self, workspace_id: str) -> bool:
-        """True from the registration of a stream until its terminal event, unless it is stopping."""
+        """True from the registration of a stream until it is complete, fails, or is stopping."""
         stream = self._streams.get(workspace_id)
         return stream is not None and stream.is_streaming
 
@@ -157,9 +167,9 @@ class StreamEngine:
         known = self._known_answer(workspace_id, request)
         if known is not None:
             return known
-        start = _Start()
+        start = _Start(await fb.current_clock())
         self._supervision.guard_start(
-            lambda: self._stop_start(start, StopWish("system")), start.wait()
+            f"start in {workspace_id}", lambda: self._stop_start(start, SYSTEM), start.wait()
         )
         unlink = _nothing
         if signal is not None:
@@ -203,16 +213,18 @@ class StreamEngine:
         known = self._known_answer(workspace_id, request)
         if known is not None:
             return known
-        before = await self._history.read(workspace_id)
-        answered = _answered_before(before, request.client_message_id)
+        answered = await self._answered_before(workspace_id, request)
         if answered is not None:
             return answered
         live = self._streams.get(workspace_id)
         if live is not None:
-            await self._canceller.cancel(live, StopWish("system"))
-            await live.completing.wait()
-        # What an error or a crash left, before the next row takes its place in the order.
-        await self._history.commit_partial(workspace_id)
+            await self._canceller.cancel(live, SYSTEM)
+        # What an error or a crash left, before the next row takes its place in the order. It may be
+        # the answer to this very message.
+        if await self._commit_what_is_left(workspace_id):
+            answered = await self._answered_before(workspace_id, request)
+            if answered is not None:
+                return answered
         user = UserRow(
             id=_new_id("u"),
             workspace_id=workspace_id,
@@ -225,10 +237,11 @@ class StreamEngine:
         )
         stored = (await self._history.append_user(workspace_id, user)).row
         try:
-            if start.stop is None:
-                rows = await self._history.read(workspace_id)
-                sequence = await self._history.reserve(workspace_id, start.message_id)
-            if start.stop is not None:
+            if start.is_stopped():
+                return self._stopped_before_it_began(workspace_id, request, start)
+            rows = await self._history.read(workspace_id)
+            sequence = await self._history.reserve(workspace_id, start.message_id)
+            if start.is_stopped():
                 return self._stopped_before_it_began(workspace_id, request, start)
             asked = request.model_copy(update={"history": _before(rows, stored)})
             try:
@@ -236,11 +249,39 @@ class StreamEngine:
             except Exception as exc:
                 start.controller.abort(exc)
                 raise _send_error(exc) from exc
-            self._register(workspace_id, request, start, sequence, parts)
+            stream = Stream(
+                workspace_id,
+                start.message_id,
+                request,
+                sequence,
+                start.completing,
+                start.controller,
+                start.clock,
+            )
+            # Once more: the provider itself may have stopped it, through whatever it called.
+            if start.is_stopped():
+                closing = close_parts(parts, stream)
+                stream.scope.fork(closing, start_immediately=True, uninterruptible=True)
+                await self._end_resources(stream)
+                return self._stopped_before_it_began(workspace_id, request, start)
+            self._register(request, start, stream, parts)
         finally:
             if start.stream is None:
-                await self._history.release(workspace_id, start.message_id)
+                await self._release(workspace_id, start.message_id)
         return start.handle
+
+    @fb.effect(raises=HistoryError)
+    async def _commit_what_is_left(self, workspace_id: str) -> bool:
+        """Whether the partial on disk became a row. One that can't become any stays on disk: it
+        must not keep the workspace from ever answering again (P10).
+        """
+        try:
+            return (await self._history.commit_partial(workspace_id)).row is not None
+        except HistoryError as error:
+            if error.kind not in _ABOUT_THE_PARTIAL:
+                raise
+            _log.warning("a partial can't be committed", workspaceId=workspace_id, error=str(error))
+            return False
 
     def _stopped_before_it_began(
         self, workspace_id: str, request: StreamRequest, start: _Start
@@ -253,25 +294,16 @@ class StreamEngine:
 
     def _register(
         self,
-        workspace_id: str,
         request: StreamRequest,
         start: _Start,
-        sequence: int,
+        stream: Stream,
         parts: AsyncIterator[ProviderPart | UnknownPart],
     ) -> None:
         """Register, launch, supervise: one synchronous block, so that nothing comes between. The
         launch is deferred: a late fork into a closed scope aborts before the first event (VA6).
         """
-        stream = Stream(
-            workspace_id,
-            start.message_id,
-            request,
-            sequence,
-            start.completing,
-            start.controller,
-        )
-        self._streams[workspace_id] = start.stream = stream
-        self._remember(workspace_id, request, start.handle)
+        self._streams[stream.workspace_id] = start.stream = stream
+        self._remember(stream.workspace_id, request, start.handle)
         pump = Pump(
             stream,
             parts,
@@ -279,20 +311,44 @@ class StreamEngine:
             events=self.events,
             soft_stop=self._soft_stop,
         )
-        stream.processing = self._work.fork(self._process(stream, pump))
-        stream.processing.set_name(f"pump of {workspace_id}/{stream.message_id}")
+        processing = self._work.fork(pump.run().on_exit(lambda _exit: self._finish(stream, pump)))
+        processing.set_name(f"pump of {stream.workspace_id}/{stream.message_id}")
+        stream.processing = processing
+        # Nobody here interrupts it, but the end of the loop does, perhaps before it began.
+        processing.add_observer(lambda _exit: self._canceller.begin(stream, SYSTEM))
         self._supervision.supervise(stream)
 
     @fb.effect
-    async def _process(self, stream: Stream, pump: Pump) -> None:
-        await pump.run()
-        await self._supervision.end_resources(stream)
+    async def _finish(self, stream: Stream, pump: Pump) -> None:
+        await pump.close()
         terminal = stream.terminal
+        if terminal is None:
+            # Stopped, or interrupted by the end of the loop: that is a stop too.
+            self._canceller.begin(stream, SYSTEM)
+        elif terminal.status == "failed":
+            # The provider may not be at its end; some listen to their signal only.
+            stream.controller.abort("the stream failed")
+        await self._end_resources(stream)
         if terminal is not None and terminal.status != "aborted":
+            await self._release(stream.workspace_id, stream.message_id)
             # An aborted stream stays registered until its abort was told (cancel.py).
             self._forget(stream)
-            await self._history.release(stream.workspace_id, stream.message_id).ignore()
             stream.settle(terminal)
+
+    def _end_resources(self, stream: Stream) -> Effect[None]:
+        return self._supervision.end_resources(stream.scope, stream.workspace_id, stream.message_id)
+
+    @fb.effect
+    async def _release(self, workspace_id: str, message_id: str) -> None:
+        exit_ = await self._history.release(workspace_id, message_id).exit()
+        if isinstance(exit_, fb.Failure):
+            # Costs a number in the order of rows, nothing else.
+            _log.warning(
+                "reservation not released",
+                workspaceId=workspace_id,
+                messageId=message_id,
+                error=str(exit_.failure().squash()),
+            )
 
     def _forget(self, stream: Stream) -> None:
         # Never a replacement's entry (E15).
@@ -323,19 +379,28 @@ class StreamEngine:
     async def _stop_stream(
         self, workspace_id: str, wish: StopWish, message_id: str | None, soft: bool
     ) -> None:
-        for start in list(self._starts.get(workspace_id, ())):
-            if start.stream is None and message_id in (None, start.message_id):
-                self._stop_start(start, wish)
-                await start.wait()
+        # All at once, before any wait: what is started after this call is not its business, and a
+        # start that is under way must not stop the live stream first, for another reason.
         stream = self._streams.get(workspace_id)
-        if stream is None or message_id not in (None, stream.message_id):
-            return
+        if stream is not None and message_id not in (None, stream.message_id):
+            stream = None
+        starts = [
+            start
+            for start in self._starts.get(workspace_id, ())
+            if start.stream is None and message_id in (None, start.message_id)
+        ]
+        if stream is not None and not soft:
+            self._canceller.begin(stream, wish)
+        elif stream is not None and stream.soft_stop is None:
+            stream.soft_stop = wish
+        for start in starts:
+            self._stop_start(start, wish)
         if soft:
-            if stream.soft_stop is None:
-                stream.soft_stop = wish
             return
-        await self._canceller.cancel(stream, wish)
-        await stream.completing.wait()
+        for start in starts:
+            await start.wait()
+        if stream is not None:
+            await stream.completing.wait()
 
     def _soft_stop(self, stream: Stream) -> None:
         """At a block boundary, from the pump: not waited for, as it waits for the pump."""
@@ -344,14 +409,21 @@ class StreamEngine:
 
     # ---- answers given before
 
+    @fb.effect(raises=HistoryError)
+    async def _answered_before(
+        self, workspace_id: str, request: StreamRequest
+    ) -> StreamHandle | None:
+        if request.client_message_id is None:
+            return None
+        rows = await self._history.read(workspace_id)
+        return _answer_in(rows, request.client_message_id)
+
     def _known_answer(self, workspace_id: str, request: StreamRequest) -> StreamHandle | None:
         if request.client_message_id is None:
             return None
         return self._answers.get((workspace_id, request.client_message_id))
 
-    def _remember(
-        self, workspace_id: str, request: StreamRequest, handle: StreamHandle
-    ) -> None:
+    def _remember(self, workspace_id: str, request: StreamRequest, handle: StreamHandle) -> None:
         if request.client_message_id is None:
             return
         self._answers[workspace_id, request.client_message_id] = handle
@@ -367,7 +439,12 @@ class StreamEngine:
     @fb.effect(raises=HistoryError)
     async def _recover(self) -> None:
         for workspace_id in await self._history.workspaces():
-            report = (await self._history.load(workspace_id)).report
+            try:
+                report = (await self._history.load(workspace_id)).report
+            except HistoryError as error:
+                # Its own starts will say so; the others shall be in order all the same.
+                _log.warning("recovery", workspaceId=workspace_id, problem=str(error))
+                continue
             for problem in report.problems:
                 _log.warning("recovery", workspaceId=workspace_id, problem=str(problem))
             for warning in report.warnings:
@@ -387,10 +464,8 @@ def _before(rows: list[Row], user: UserRow) -> tuple[Row, ...]:
     return tuple(row for row in rows if row.id != user.id)
 
 
-def _answered_before(rows: list[Row], client_message_id: str | None) -> StreamHandle | None:
+def _answer_in(rows: list[Row], client_message_id: str) -> StreamHandle | None:
     """The answer that a message with this client id got in an earlier run of the process."""
-    if client_message_id is None:
-        return None
     asked = False
     for row in rows:
         if isinstance(row, UserRow):
@@ -406,7 +481,9 @@ def _completion_of(row: AssistantRow) -> Completion:
     if not row.is_partial:
         return Completion(status="completed")
     reason = row.metadata.abort_reason
-    known: AbortReason = "user" if reason == "user" else "startup" if reason == "startup" else "system"
+    known: AbortReason = (
+        "user" if reason == "user" else "startup" if reason == "startup" else "system"
+    )
     return Completion(status="aborted", abort_reason=known)
 
 

@@ -7,7 +7,7 @@ part in its hand, and what comes after an abort is dropped here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from fibers import Effect
 
@@ -23,6 +23,9 @@ class EndOfParts:
 
 END: Final = EndOfParts()
 
+_EMPTY: Final = object()
+"""No part is in the place. A mark of its own: what a provider yields may be None."""
+
 Resume = Callable[[Any], None]
 
 
@@ -33,10 +36,10 @@ class Handoff:
     __slots__ = ("_closed", "_ended", "_failure", "_giver", "_item", "_taker")
 
     def __init__(self) -> None:
-        self._item: ProviderPart | UnknownPart | None = None
+        self._item: object = _EMPTY
         self._giver: Resume | None = None
         self._taker: Resume | None = None
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
         self._ended = False
         self._closed = False
 
@@ -50,7 +53,7 @@ class Handoff:
             return False
         self._item = part
         self._wake_taker()
-        if self._item is not None:
+        if self._item is not _EMPTY:
             await Effect.callback(self._wait_as_giver)
         return not self._closed
 
@@ -59,11 +62,10 @@ class Handoff:
         while True:
             if self._closed:
                 return END
-            if self._item is not None:
-                part, self._item = self._item, None
-                if self._giver is not None:
-                    giver, self._giver = self._giver, None
-                    giver(Effect.succeed(None))
+            if self._item is not _EMPTY:
+                part = cast("ProviderPart | UnknownPart", self._item)
+                self._item = _EMPTY
+                self._wake_giver()
                 return part
             if self._failure is not None:
                 raise self._failure
@@ -71,7 +73,7 @@ class Handoff:
                 return END
             await Effect.callback(self._wait_as_taker)
 
-    def end(self, failure: BaseException | None = None) -> None:
+    def end(self, failure: Exception | None = None) -> None:
         """No more parts: the iterator is over, or it raised ``failure``."""
         self._ended = True
         self._failure = failure
@@ -80,8 +82,11 @@ class Handoff:
     def close(self) -> None:
         """The stream stops: nothing is handed over from now on, and nobody waits here."""
         self._closed = True
-        self._item = None
+        self._item = _EMPTY
         self._wake_taker()
+        self._wake_giver()
+
+    def _wake_giver(self) -> None:
         if self._giver is not None:
             giver, self._giver = self._giver, None
             giver(Effect.succeed(None))

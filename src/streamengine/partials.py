@@ -21,8 +21,8 @@ _log = structlog.get_logger("streamengine.partials")
 class PartialWriter:
     """Writes one stream's partial: the first part at once, then at most every half second.
 
-    One fiber of the stream's scope waits and writes; ``flush`` writes in between. Writes never
-    overlap. Once retired, no path creates the file again (P3).
+    ``run`` waits and writes, in a fiber of its own; ``flush`` writes in between. Writes never
+    overlap. After the last one (an error's, an abort's) or ``retire`` no path writes again (P3).
     """
 
     def __init__(self, stream: Stream, history: HistoryStore) -> None:
@@ -30,12 +30,8 @@ class PartialWriter:
         self._history = history
         self._lock = asyncio.Lock()
         self._dirty = asyncio.Event()
-        self._last_write: float | None = None
-        self._retired = False
-
-    @property
-    def retired(self) -> bool:
-        return self._retired
+        self._last_try: float | None = None
+        self._over = False
 
     def changed(self) -> None:
         """There is more to write."""
@@ -43,58 +39,57 @@ class PartialWriter:
 
     @fb.effect
     async def run(self) -> None:
-        """The writing itself; ends by interrupt."""
-        clock = await fb.current_clock()
-        while True:
+        """The writing itself; ends by interrupt, or after the last write."""
+        clock = self._stream.clock
+        while not self._over:
             await self._dirty.wait()
-            if self._last_write is not None:
-                await clock.sleep(self._last_write + PARTIAL_WRITE_THROTTLE_SECONDS - clock.now())
-            await self._write(clock)
+            if self._last_try is not None:
+                await clock.sleep(self._last_try + PARTIAL_WRITE_THROTTLE_SECONDS - clock.now())
+            await self.flush()
 
     async def flush(self) -> None:
         """Write now, whatever the throttle says; joins a write in flight. Failures are logged."""
-        await self._write(await fb.current_clock())
+        # A write is not cut: half a second of text may hang on it, and retire waits for the lock.
+        with fb.uninterruptible():
+            async with self._lock:
+                if self._over or not self._stream.parts:
+                    return
+                self._dirty.clear()
+                written = await self._put()
+                self._last_try = self._stream.clock.now()
+                if not written:
+                    # Tried again after an interval, also when nothing more is said until then.
+                    self._dirty.set()
 
     async def retire(self) -> None:
         """No write from now on; one that is in flight has ended when this returns."""
-        self._retired = True
+        self._over = True
         async with self._lock:
             pass
 
     async def write_error(self, error: str, error_type: str) -> None:
         """The error partial: what was said, with what went wrong (it stays until a commit)."""
-        async with self._lock:
-            if self._retired or not self._stream.parts:
-                return
-            self._dirty.clear()
-            await self._put(durable=True, error=error, error_type=error_type)
+        await self._write_last(error=error, error_type=error_type)
 
     async def write_aborted(self, reason: str) -> None:
         """The last partial of an aborted stream, durable, with why it ended."""
-        async with self._lock:
-            if self._retired or not self._stream.parts:
-                return
-            self._dirty.clear()
-            await self._put(durable=True, abort_reason=reason)
+        await self._write_last(abort_reason=reason)
 
-    async def _write(self, clock: fb.Clock) -> None:
-        # A write is not cut: half a second of text may hang on it, and retire waits for the lock.
+    async def _write_last(self, **metadata: str) -> None:
         with fb.uninterruptible():
             async with self._lock:
-                if self._retired or not self._stream.parts:
+                if self._over:
                     return
-                self._dirty.clear()
-                if await self._put():
-                    self._last_write = clock.now()
+                # A flush that waits for the lock, or a throttled write still to come, would
+                # otherwise put the partial back to one that doesn't say how it ended.
+                self._over = True
+                if self._stream.parts:
+                    await self._put(durable=True, **metadata)
 
-    async def _put(
-        self, *, durable: bool = False, **metadata: str
-    ) -> bool:
+    async def _put(self, *, durable: bool = False, **metadata: str) -> bool:
         stream = self._stream
         row = stream.row(partial=True, duration_ms=stream.duration_ms(), **metadata)
-        exit_ = await self._history.write_partial(
-            stream.workspace_id, row, durable=durable
-        ).exit()
+        exit_ = await self._history.write_partial(stream.workspace_id, row, durable=durable).exit()
         match exit_:
             case fb.Success():
                 return True

@@ -1,21 +1,22 @@
 """The pump: provider part -> event out -> part recorded -> partial on disk -> terminal.
 
-It runs in a fiber of its own, and only its signal stops it. What ends a stream otherwise than by an
-abort is decided here; an abort is the canceller's to tell (cancel.py).
+It runs in a fiber of its own, which its signal stops. What ends a stream otherwise than by an abort
+is decided here; an abort is the canceller's to tell (cancel.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from typing_extensions import TypeIs
 
 import fibers as fb
 
 from .handoff import EndOfParts
 from .history.partial import is_commit_worthy
-from .model.errors import HistoryError, StreamError, categorize
+from .model.errors import ErrorType, StreamError, categorize
 from .model.events import ErrorEvent, StreamDeltaEvent, StreamEndEvent, StreamStartEvent
 from .model.parts import (
     ErrorPart,
@@ -57,24 +58,41 @@ class Pump:
         self._events = events
         self._soft_stop = soft_stop
         self._writer = stream.writer = PartialWriter(stream, history)
+        self._writing: fb.Fiber[None] | None = None
         self._finish: Finish | None = None
 
     @fb.effect
     async def run(self) -> None:
         """Everything up to the terminal of a stream that nobody stops. Never fails."""
-        try:
-            await self._run()
-        except Exception as exc:  # noqa: BLE001  # a fault of ours must not leave a stream open
+        # As an exit, not an except: a store that dies of a CancelledError must not leave a stream
+        # open either.
+        exit_ = await self._run().exit()
+        if isinstance(exit_, fb.Failure):
+            exc = exit_.failure().squash()
             if self._stream.terminal is None and not self._stream.aborted:
                 await self._fail(exc)
             else:
-                _log.exception("the pump failed after the end", messageId=self._stream.message_id)
+                _log.error(
+                    "the pump failed after the end",
+                    messageId=self._stream.message_id,
+                    error=repr(exc),
+                )
 
+    @fb.effect
+    async def close(self) -> None:
+        """The pump is over: nothing is taken from the provider any more, nothing written."""
+        # A provider that outlives its interrupt, at least, is told that nobody takes its parts.
+        self._stream.handoff.close()
+        if self._writing is not None:
+            await self._writing.interrupt(reason="the stream has ended")
+
+    @fb.effect
     async def _run(self) -> None:
         stream = self._stream
-        if stream.aborted:
+        if stream.stop is not None:
             # Ended while it was starting: no stream-start, the provider is not read.
-            await self._close_parts()
+            closing = close_parts(self._parts, stream)
+            await closing.fork_in(stream.scope, start_immediately=True, uninterruptible=True)
             return
         # From here on the abort itself closes the handoff: nothing that comes after it is handled,
         # and the pump doesn't wait for a provider that ignores it (E10, BT5).
@@ -89,9 +107,12 @@ class Pump:
                 start_time_ms=stream.start_time_ms,
             )
         )
-        await self._writer.run().fork_in(stream.scope)
-        feeder = await self._feed().fork_in(stream.scope)
+        self._writing = await self._writer.run().fork_in(stream.scope)
+        self._writing.set_name(f"partial of {stream.workspace_id}/{stream.message_id}")
+        # Started at once, so that it closes the provider's iterator whatever comes next.
+        feeder = await self._feed().fork_in(stream.scope, start_immediately=True)
         feeder.set_name(f"provider of {stream.workspace_id}/{stream.message_id}")
+        feeder.ignore_failure()  # what the provider raises is the pump's to tell
         try:
             await self._pass_parts_on()
             if not stream.aborted:
@@ -106,27 +127,21 @@ class Pump:
         if not stream.aborted:
             await self._complete()
 
+    def _feed(self) -> fb.Effect[None]:
+        """Read the provider; however that ends, the pump hears of it, and the iterator is closed in
+        this fiber and its Context: leaving a loop doesn't close a generator.
+        """
+
+        def over(exit_: fb.Exit[None, Any]) -> fb.Effect[None]:
+            # Before the close, which may take its time or never end: the answer has ended.
+            self._stream.handoff.end(_raised(exit_))
+            return close_parts(self._parts, self._stream)
+
+        return self._hand_over().on_exit(over)
+
     @fb.effect
-    async def _feed(self) -> None:
-        """Read the provider; it goes on when its part was taken (BT4)."""
-        handoff = self._stream.handoff
-        try:
-            try:
-                await self._hand_over()
-            finally:
-                # In this fiber and its Context: leaving a loop doesn't close a generator.
-                await self._close_parts()
-        except Exception as exc:  # noqa: BLE001  # handed to the pump, which decides
-            handoff.end(exc)
-        else:
-            handoff.end()
-
-    async def _close_parts(self) -> None:
-        close = getattr(self._parts, "aclose", None)
-        if close is not None:
-            await close()
-
     async def _hand_over(self) -> None:
+        """Give on part after part; each waits until the one before was taken (BT4)."""
         async for part in self._parts:
             if not await self._stream.handoff.give(part):
                 return
@@ -144,11 +159,14 @@ class Pump:
             elif isinstance(part, TextEnd):
                 if stream.soft_stop is not None:
                     self._soft_stop(stream)
+                    # The abort comes after a flush, and until then this is the place where the
+                    # stream stands: it has neither ended nor been cut off.
+                    await stream.controller.signal.wait()
                     return
             elif isinstance(part, Finish):
                 self._finish = part
             elif isinstance(part, ErrorPart):
-                raise StreamError("api", _error_text(part.error))
+                raise _error_of(part.error)
             # Other parts carry no text.
 
     def _text(self, text: str) -> None:
@@ -189,74 +207,123 @@ class Pump:
             raw_finish_reason=None if finish is None else finish.raw_finish_reason,
             duration_ms=stream.duration_ms(),
         )
-        try:
-            row = await self._history.finalize(stream.workspace_id, row)
-        except HistoryError as error:
-            # The answer isn't lost: the partial keeps it (P17).
-            await self._writer.flush()
-            await self._fail(StreamError("unknown", f"the answer could not be stored: {error}"))
-            return
-        await self._writer.retire()
-        deleted = await self._history.delete_partial(
-            stream.workspace_id, stream.message_id
-        ).exit()
-        if isinstance(deleted, fb.Failure):
-            # Harmless: the row is final, so a later load drops the partial (P18).
-            _log.warning(
-                "partial not removed",
-                workspaceId=stream.workspace_id,
-                messageId=stream.message_id,
-                error=str(deleted.failure().squash()),
+        # Masked: once the row may be on disk, this is told as a success or as a failure.
+        with fb.uninterruptible():
+            stored = await self._history.finalize(stream.workspace_id, row).exit()
+            if isinstance(stored, fb.Failure):
+                # The answer isn't lost: the error partial keeps it (P17).
+                error = _text_of(stored.failure().squash())
+                await self._fail(StreamError("unknown", f"the answer could not be stored: {error}"))
+                return
+            row = stored.unwrap()
+            await self._writer.retire()
+            deleted = await self._history.delete_partial(
+                stream.workspace_id, stream.message_id
+            ).exit()
+            if isinstance(deleted, fb.Failure):
+                # Harmless: the row is final, so a later load drops the partial (P18).
+                _log.warning(
+                    "partial not removed",
+                    workspaceId=stream.workspace_id,
+                    messageId=stream.message_id,
+                    error=_text_of(deleted.failure().squash()),
+                )
+            stream.state = StreamState.COMPLETED
+            stream.terminal = Completion(status="completed")
+            self._events.emit(
+                StreamEndEvent(
+                    workspace_id=stream.workspace_id,
+                    message_id=stream.message_id,
+                    metadata=row.metadata,
+                    parts=row.parts,
+                )
             )
-        stream.state = StreamState.COMPLETED
-        stream.terminal = Completion(status="completed")
-        self._events.emit(
-            StreamEndEvent(
-                workspace_id=stream.workspace_id,
-                message_id=stream.message_id,
-                metadata=row.metadata,
-                parts=row.parts,
-            )
-        )
 
     async def _fail(self, exc: BaseException) -> None:
         """The error partial, then the error event. The next commit takes the text (1.3)."""
         stream = self._stream
-        stream.state = StreamState.ERROR
-        error_type = categorize(exc)
-        text = str(exc) or type(exc).__name__
-        stream.terminal = Completion(status="failed", error=text, error_type=error_type)
-        await self._writer.write_error(text, error_type)
+        text = _text_of(exc)
+        error_type = _type_of(exc)
+        with fb.uninterruptible():
+            stream.state = StreamState.ERROR
+            stream.terminal = Completion(status="failed", error=text, error_type=error_type)
+            await self._writer.write_error(text, error_type)
+            _log.warning(
+                "stream failed",
+                workspaceId=stream.workspace_id,
+                messageId=stream.message_id,
+                errorType=error_type,
+                error=text,
+            )
+            self._events.emit(
+                ErrorEvent(
+                    workspace_id=stream.workspace_id,
+                    message_id=stream.message_id,
+                    error=text,
+                    error_type=error_type,
+                )
+            )
+
+
+@fb.effect
+async def close_parts(parts: object, stream: Stream) -> None:
+    """Close a provider's iterator. What that raises is logged: the answer is what was read."""
+    close: Callable[[], Awaitable[object]] | None = getattr(parts, "aclose", None)
+    if close is None:
+        return
+    exit_ = await fb.Effect.promise(close).exit()
+    if isinstance(exit_, fb.Failure):
         _log.warning(
-            "stream failed",
+            "a provider's iterator failed to close",
             workspaceId=stream.workspace_id,
             messageId=stream.message_id,
-            errorType=error_type,
-            error=text,
-        )
-        self._events.emit(
-            ErrorEvent(
-                workspace_id=stream.workspace_id,
-                message_id=stream.message_id,
-                error=text,
-                error_type=error_type,
-            )
+            error=_text_of(exit_.failure().squash()),
         )
 
 
-def _error_text(error: Any) -> str:
-    """What a provider's error part says, for a person."""
-    if isinstance(error, dict):
-        fields: dict[Any, Any] = error
-        nested = fields.get("error")
-        if isinstance(nested, dict):
-            fields = nested
-        message = fields.get("message")
-        if isinstance(message, str) and message:
-            return message
-    if isinstance(error, str) and error:
-        return error
+def _raised(exit_: fb.Exit[None, Any]) -> Exception | None:
+    """What ended the reading of a provider, as something that the pump can raise and catch."""
+    if not isinstance(exit_, fb.Failure):
+        return None
+    exc = exit_.failure().squash()
+    if isinstance(exc, Exception):
+        return exc
+    # A CancelledError would pass for an interrupt of the pump.
+    error = StreamError(_type_of(exc), f"the provider raised {type(exc).__name__}")
+    error.__cause__ = exc
+    return error
+
+
+def _text_of(exc: BaseException) -> str:
     try:
-        return repr(error)
+        return str(exc) or type(exc).__name__
+    except Exception:  # noqa: BLE001  # a hostile __str__ must not leave a stream open
+        return type(exc).__name__
+
+
+def _type_of(exc: BaseException) -> ErrorType:
+    try:
+        return categorize(exc)
+    except Exception:  # noqa: BLE001  # see _text_of
+        return "unknown"
+
+
+def _error_of(error: object) -> Exception:
+    """What a provider's error part says, as an exception with a text for a person."""
+    if isinstance(error, Exception):
+        return error
+    if _is_mapping(error):
+        nested = error.get("error")
+        message = (nested if _is_mapping(nested) else error).get("message")
+        if isinstance(message, str) and message:
+            return StreamError("api", message)
+    if isinstance(error, str) and error:
+        return StreamError("api", error)
+    try:
+        return StreamError("api", repr(error))
     except Exception:  # noqa: BLE001  # a hostile __repr__
-        return f"an error of type {type(error).__name__}"
+        return StreamError("api", f"an error of type {type(error).__name__}")
+
+
+def _is_mapping(value: object) -> TypeIs[Mapping[object, object]]:
+    return isinstance(value, Mapping)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, final
 
-from fibers import AbortController, Effect, Scope
+from fibers import AbortController, Clock, Effect, Scope
 
 from .handoff import Handoff
 from .model.parts import MessagePart, TextPart
@@ -65,7 +65,7 @@ class Completing:
 
 @final
 class Stream:
-    """What the engine knows of one registered stream. ``cancelling`` is the ending latch."""
+    """What the engine knows of one registered stream. ``stop`` is the ending latch."""
 
     def __init__(
         self,
@@ -75,6 +75,7 @@ class Stream:
         history_sequence: int,
         completing: Completing,
         controller: AbortController,
+        clock: Clock,
     ) -> None:
         self.workspace_id = workspace_id
         self.message_id = message_id
@@ -83,16 +84,16 @@ class Stream:
         self.completing = completing
         # The only cancellation transport: the provider gets its signal, and nothing else.
         self.controller = controller
+        # The clock of whoever started it: one that stops it may have another, or none in context.
+        self.clock = clock
         self.state = StreamState.STARTING
         self.handoff = Handoff()
         self.scope = Scope(name=f"stream {message_id}")
         self.parts: list[TextPart] = []
         self.soft_stop: StopWish | None = None
-        # What the abort was for. Set with the latch, so that the first canceller decides (E5).
+        # Set once, by the first canceller: its reason counts (E5), all others wait.
         self.stop: StopWish | None = None
-        self.cancelling: Fiber[None, Any] | None = None
         self.processing: Fiber[None, Any] | None = None
-        self.supervisor: Fiber[Any, Any] | None = None
         self.terminal: Completion | None = None
         self.writer: PartialWriter | None = None
         self.start_time_ms = time.time_ns() // 1_000_000
@@ -155,7 +156,5 @@ def merged(parts: Sequence[TextPart]) -> tuple[MessagePart, ...]:
     if not parts:
         return ()
     return (
-        TextPart(
-            text="".join(part.text for part in parts), timestamp_ms=parts[0].timestamp_ms
-        ),
+        TextPart(text="".join(part.text for part in parts), timestamp_ms=parts[0].timestamp_ms),
     )

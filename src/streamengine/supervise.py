@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
 import structlog
+from returns.maybe import Nothing
 
 import fibers as fb
 from fibers import Scope
-from returns.maybe import Nothing
 
 from .cancel import Canceller
 from .stream import StopWish, Stream
@@ -37,15 +37,19 @@ class Supervision:
         self._canceller = canceller
         self._supervisors: set[fb.Fiber[Any, Any]] = set()
         self._abandoned: dict[fb.Fiber[Any, Any], str] = {}
-        self._changed: asyncio.Event | None = None
+        self._changed = asyncio.Event()
         self.scope: Scope | None = None
         if scope is not None:
             self.adopt(scope)
 
     def adopt(self, scope: Scope) -> None:
-        """Supervise in ``scope`` from now on. Its close waits for all supervisors, then for the
-        abandoned providers, also for those abandoned during the close; its bound decides how long.
+        """Supervise in ``scope`` from now on; a repeated call changes nothing.
+
+        The close of the scope waits for all supervisors, then for the abandoned providers, also for
+        those abandoned during the close; its bound decides how long.
         """
+        if scope is self.scope:
+            return
         self.scope = scope
         fb.run_sync(scope.add_finalizer(lambda _exit: self._wait_for_the_rest()))
 
@@ -69,14 +73,12 @@ class Supervision:
         )
         fiber = self.scope.fork(watch, start_immediately=True)
         fiber.set_name(f"supervisor of {stream.workspace_id}/{stream.message_id}")
-        stream.supervisor = fiber
         self._track(self._supervisors, fiber)
 
     @fb.effect
     async def _abort(self, stream: Stream) -> None:
         started = time.perf_counter()
         await self._canceller.cancel(stream, SYSTEM)
-        await stream.completing.wait()
         _log.info(
             "[shutdown] streamManager.abortStream",
             workspaceId=stream.workspace_id,
@@ -84,7 +86,7 @@ class Supervision:
             ms=round((time.perf_counter() - started) * 1000),
         )
 
-    def guard_start(self, abort: Callable[[], None], over: fb.Effect[Any]) -> None:
+    def guard_start(self, name: str, abort: Callable[[], None], over: fb.Effect[Any]) -> None:
         """While a start is before its registration: the close aborts it and waits for it (BT6).
 
         In a closed scope there is no guard: the start goes on, and its supervisor's late fork
@@ -93,36 +95,36 @@ class Supervision:
         if self.scope is None or self.scope.state == "closed":
             return
         guard = over.on_interrupt(lambda _ids: fb.Effect.sync(abort).flat_map(lambda _: over))
-        self.scope.fork(guard, start_immediately=True)
+        self.scope.fork(guard, start_immediately=True).set_name(name)
 
     # ---- providers that don't stop
 
     @fb.effect
-    async def end_resources(self, stream: Stream) -> None:
-        """Close the stream's own scope; a provider that doesn't end within the grace is abandoned:
+    async def end_resources(self, scope: Scope, workspace_id: str, message_id: str) -> None:
+        """Close a stream's own scope. A provider that doesn't end within the grace is abandoned:
         named in the dump, warned of once, and nobody but the app scope's close waits for it.
         """
-        closing = fb.run_fork(stream.scope.close(reason="stream ended"))
+        closing = fb.run_fork(scope.close(reason="stream ended"))
         ended = await closing.exit().timeout_option(PROVIDER_GRACE_SECONDS)
         if ended != Nothing:
             exit_ = ended.unwrap()
             if isinstance(exit_, fb.Failure):
                 _log.warning(
                     "a resource of a stream failed to close",
-                    workspaceId=stream.workspace_id,
-                    messageId=stream.message_id,
+                    workspaceId=workspace_id,
+                    messageId=message_id,
                     error=str(exit_.failure().squash()),
                 )
             return
-        name = f"abandoned provider of {stream.workspace_id}/{stream.message_id}"
+        name = f"abandoned provider of {workspace_id}/{message_id}"
         closing.set_name(name)
         closing.ignore_failure()
         self._abandoned[closing] = name
         closing.add_observer(lambda _exit: self._ended(closing))
         _log.warning(
             "provider ignores its abort: abandoned, it is still named in the dump",
-            workspaceId=stream.workspace_id,
-            messageId=stream.message_id,
+            workspaceId=workspace_id,
+            messageId=message_id,
             graceMs=round(PROVIDER_GRACE_SECONDS * 1000),
         )
 
@@ -142,12 +144,10 @@ class Supervision:
         fiber.add_observer(gone)
 
     def _signal_change(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
+        self._changed.set()
 
     @fb.effect
     async def _wait_for_the_rest(self) -> None:
-        self._changed = asyncio.Event()
         while self._supervisors:
             self._changed.clear()
             await self._changed.wait()

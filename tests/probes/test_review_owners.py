@@ -94,15 +94,27 @@ async def test_a_fork_made_by_run_sync_goes_on_when_run_sync_has_returned() -> N
     assert log == ["woke"]
 
 
-async def test_a_fork_of_run_sync_into_a_scope_does_not_hang_its_close() -> None:
+def test_a_fork_of_run_sync_into_a_scope_does_not_hang_its_close() -> None:
     """PD15, SO1: its finalizer suspends, so the queue has to be drained by somebody."""
-    scope = fb.Scope()
-    member = Effect.never().ensuring(Effect.yield_now())
-    fb.run_sync(member.fork_in(scope, start_immediately=True))
-    closing = fb.run_fork(scope.close())
-    await turns(10)
+    program = """
+        import asyncio, os
+        import fibers as fb
+        from fibers import Effect
 
-    assert closing.done()
+        async def main():
+            scope = fb.Scope()
+            member = Effect.never().ensuring(Effect.yield_now())
+            fb.run_sync(member.fork_in(scope, start_immediately=True))
+            closing = fb.run_fork(scope.close())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            print("closed", closing.done(), flush=True)
+            os._exit(0)
+
+        asyncio.run(main())
+    """
+
+    assert run_apart(program).stdout == "closed True\n"
 
 
 async def test_failures_that_join_all_did_not_deliver_reach_the_hook() -> None:

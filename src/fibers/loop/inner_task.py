@@ -9,6 +9,7 @@ holds the outer one.
 
 from __future__ import annotations
 
+import weakref
 from asyncio import CancelledError, InvalidStateError
 from typing import TYPE_CHECKING, Any, final
 
@@ -28,14 +29,18 @@ class InnerTask:
         "__weakref__",
         "_asyncio_future_blocking",
         "_depth",
-        "_fiber",
+        "_hash",
         "_msg",
         "_must",
         "_num",
+        "_ref",
     )
 
     def __init__(self, fiber: FiberCore, depth: int) -> None:
-        self._fiber = fiber
+        # Weak: asyncio.timeout and others keep the task in their frames, which a failure's traceback
+        # keeps, which the ended fiber keeps. While it runs, the loop holds the fiber (PD13).
+        self._ref = weakref.ref(fiber)
+        self._hash: int | None = None
         self._depth = depth
         # Requests not given back by uncancel(), and whether one still has to be thrown.
         self._num = 0
@@ -43,23 +48,36 @@ class InnerTask:
         self._msg: object = None
         self._asyncio_future_blocking = False
 
+    @property
+    def _fiber(self) -> FiberCore:
+        fiber = self._ref()
+        if fiber is None:
+            raise RuntimeError("the fiber of this task has ended and is gone")
+        return fiber
+
     # -- asyncio's cancellation protocol
 
     def cancel(self, msg: object = None) -> bool:
         """Throw CancelledError(msg) into the innermost body, as asyncio.Task.cancel does. Never on
         the caller's stack: asyncio.timeout, wait_for and anyio break otherwise.
         """
-        if self._fiber.done():
+        fiber = self._ref()
+        if fiber is None or fiber.done():
             return False
         self._num += 1
-        self._fiber._cancel_inner(self, msg)
+        if fiber._asked is None:
+            fiber._asked = []
+        if not any(face is self for face in fiber._asked):
+            fiber._asked.append(self)
+        fiber._cancel_inner(self, msg)
         return True
 
     def cancelling(self) -> int:
         """Requests not given back, plus one from the delivery of the fiber's own interrupt on, so
         that a timeout expiring in the same tick can't take it for its own (PD2).
         """
-        return self._num + self._fiber._delivered
+        fiber = self._ref()
+        return self._num if fiber is None else self._num + min(1, fiber._delivered)
 
     def uncancel(self) -> int:
         if self._num > 0:
@@ -67,7 +85,10 @@ class InnerTask:
             if self._num == 0:
                 # 3.11 and 3.12 leave a stray request pending here (AT3).
                 self._must = False
-        return self._num + self._fiber._delivered
+                fiber = self._ref()
+                if fiber is not None and fiber._asked is not None:
+                    fiber._asked[:] = [face for face in fiber._asked if face is not self]
+        return self.cancelling()
 
     def _make_cancelled_error(self) -> CancelledError:
         return CancelledError() if self._msg is None else CancelledError(self._msg)
@@ -86,6 +107,10 @@ class InnerTask:
     @_must_cancel.setter
     def _must_cancel(self, value: bool) -> None:
         self._must = value
+
+    @property
+    def _callbacks(self) -> list[Any]:
+        return self._fiber._callbacks
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop | None:
@@ -110,7 +135,8 @@ class InnerTask:
         return self._fiber.get_stack(limit=limit)
 
     def done(self) -> bool:
-        return self._fiber.done()
+        fiber = self._ref()
+        return fiber is None or fiber.done()
 
     def cancelled(self) -> bool:
         return self._fiber.cancelled()
@@ -149,11 +175,14 @@ class InnerTask:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, InnerTask):
-            return self._fiber is other._fiber
-        return other is self._fiber
+            return self is other or (self._ref() is not None and self._ref() is other._ref())
+        return other is not None and other is self._ref()
 
     def __hash__(self) -> int:
-        return hash(self._fiber)
+        if self._hash is None:
+            fiber = self._ref()
+            self._hash = id(self) if fiber is None else hash(fiber)
+        return self._hash
 
     def __repr__(self) -> str:
-        return f"<inner task of {self._fiber!r}>"
+        return f"<inner task of {self._ref()!r}>"

@@ -37,6 +37,7 @@ class ReadyQueue:
         "manual",
         "on_fatal",
         "ready",
+        "steps",
         "turn",
     )
 
@@ -50,6 +51,8 @@ class ReadyQueue:
         # Strong, in order of first suspension: correctness never depends on the collector (PD13).
         self.live: dict[FiberCore, None] = {}
         self.depth: int = 0
+        # Steps of all fibers, ever: what "nothing happens any more" is told by.
+        self.steps: int = 0
         self.fatal: BaseException | None = None
         self.on_fatal: Callable[[BaseException], None] | None = None
         self.context: contextvars.Context = contextvars.Context()
@@ -91,10 +94,6 @@ class ReadyQueue:
                 self._arm()
             else:
                 self._armed = False
-            if self.fatal is not None and self.on_fatal is None:
-                # Nobody took charge: out of the loop with it, as asyncio's own tasks do.
-                fatal, self.fatal = self.fatal, None
-                raise fatal
 
     def run_ready(self, steps: int) -> None:
         """Run fibers in order until none is ready or ``steps`` of them had their step."""
@@ -122,6 +121,14 @@ class ReadyQueue:
             self.fatal = exc
             if self.on_fatal is not None:
                 self.on_fatal(exc)
+            elif self.loop is not None:
+                # Nobody takes charge: out of the loop with it, as from asyncio's own tasks.
+                self.loop.call_soon(self._raise_fatal)
+
+    def _raise_fatal(self) -> None:
+        fatal, self.fatal = self.fatal, None
+        if fatal is not None:
+            raise fatal
 
 
 _ON_LOOP = "__fibers_queue__"

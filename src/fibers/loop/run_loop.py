@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
+import logging
 import sys
 import weakref
 from asyncio import CancelledError
@@ -26,6 +27,7 @@ from fibers.cause import (
     Cause,
     Die,
     Fail,
+    FiberDeadlockError,
     FiberInterrupted,
     Interrupt,
     TaskCancel,
@@ -62,6 +64,8 @@ ENDED: Final = 4
 STATE_NAMES: Final = ("not started", "ready", "running", "suspended", "ended")
 
 _ids = itertools.count(1)
+_log = logging.getLogger("fibers")
+_FATAL: Final = (KeyboardInterrupt, SystemExit)
 
 
 class Caught(Frame):
@@ -92,7 +96,8 @@ class Caught(Frame):
         seen.append(reason)
 
     def reason_for(self, exc: BaseException) -> Fail[Any] | Die | None:
-        for reason in self.seen:
+        # The last one: a shared object may have failed before and died now.
+        for reason in reversed(self.seen):
             if (reason.error if isinstance(reason, Fail) else reason.defect) is exc:
                 return reason
         return None
@@ -156,7 +161,7 @@ class MaskEnd(Frame):
         if fiber._face is not self.face:
             fiber._face = self.face
             hooks.swap_current(fiber._queue.loop, self.face)
-        if self.face._must:
+        if fiber._asked:
             fiber._attn = True
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
@@ -221,6 +226,36 @@ class Observer:
         raise NotImplementedError
 
 
+class _Remote(Observer):
+    """An observer in another loop than the fiber that it observes: told there (AT16)."""
+
+    __slots__ = ("loop", "observer")
+
+    def __init__(self, observer: Observer, loop: Any) -> None:
+        self.observer = observer
+        self.loop = loop
+
+    def _fiber_done(self, fiber: FiberCore) -> None:
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.observer._fiber_done, fiber)
+
+
+def watch(target: FiberCore, observer: Observer, waiter: FiberCore) -> None:
+    """Tell ``observer``, in ``waiter``'s loop, when ``target`` has ended."""
+    if target._queue.loop is waiter._queue.loop:
+        target._watch(observer)
+        return
+    remote = _Remote(observer, waiter._queue.loop)
+
+    def begin() -> None:
+        if target._state == ENDED:
+            remote._fiber_done(target)
+        else:
+            target._watch(remote)
+
+    target._elsewhere(begin)
+
+
 class EndFibers(Node, Wait, Observer):
     """Interrupt all of ``targets`` in order, then wait for all: everyone is signalled before
     anyone is awaited. One object is node, wait and observer of one evaluation.
@@ -252,15 +287,14 @@ class EndFibers(Node, Wait, Observer):
                 if target._queue.loop is not fiber._queue.loop:
                     target._elsewhere(target._unwind)
                 elif target._cut_loose():
-                    fiber._next = self
-                    fiber._rv = NEXT
+                    fiber._cont = self
                     fiber._switch = target
                     return SWITCH
         self.waiter = fiber
         for target in self.targets:
             if target._state != ENDED and target is not fiber and target not in self.skip:
                 self.left += 1
-                target._watch(self)
+                watch(target, self, fiber)
         if not self.left:
             return None
         return fiber._suspend(self)
@@ -311,7 +345,9 @@ class FiberCore:
         "_attn",
         "_base_mask",
         "_cause",
+        "_asked",
         "_children",
+        "_cont",
         "_ctx",
         "_cut",
         "_delivered",
@@ -381,6 +417,10 @@ class FiberCore:
         self._attn = False
         self._cut = False
         self._delivered = 0
+        # The rest of a primitive that switched to another fiber: it is over before anything lands.
+        self._cont: Node | None = None
+        # Inner tasks with cancel() requests not given back.
+        self._asked: list[InnerTask] | None = None
         self._face = InnerTask(self, mask)
         self._ok = False
         self._exit = None
@@ -408,6 +448,7 @@ class FiberCore:
         waiting: list[FiberCore] | None = None
         before = hooks.swap_current(loop, self._face)
         queue.depth += 1
+        queue.steps += 1
         try:
             while True:
                 if here and fiber is self:
@@ -452,6 +493,10 @@ class FiberCore:
         ops = OP_BUDGET_PRIMITIVES
         while True:
             try:
+                if self._cont is not None:
+                    cont, self._cont = self._cont, None
+                    value = cont._ev(self)
+                    del cont
                 while True:
                     if self._attn:
                         value = self._attend(value)
@@ -461,6 +506,7 @@ class FiberCore:
                             if not ops:
                                 self._rv = NEXT
                                 self._yield_turn()
+                                del self, stack, top  # see _drive
                                 return SUSPEND
                             value = self._next._ev(self)
                         elif value is FAIL:
@@ -471,9 +517,7 @@ class FiberCore:
                                 stack.pop()
                                 value = top._err(self, self._cause)
                         else:
-                            if value is DONE:
-                                # See _drive: a traceback may lead to this frame.
-                                del self, stack, top
+                            del self, stack, top  # see _drive
                             return value
                         continue
                     top = stack[-1]
@@ -510,14 +554,14 @@ class FiberCore:
         self._attn = False
         if self._pend and not self._mask:
             cause: Cause[Any] = self._own_cause()
-        elif self._face._must and self._mask <= self._face._depth:
+        elif (face := self._due()) is not None:
             if value is SUSPEND and not isinstance(self._wait, Wait) and self._wait is not None:
                 # asyncio's own order: cancel what is awaited, go on when that has ended.
-                if self._wait.cancel(msg=self._face._msg):
-                    self._face._must = False
+                if self._wait.cancel(msg=face._msg):
+                    face._must = False
                 return value
-            self._face._must = False
-            cause = Cause((TaskCancel(self._face._make_cancelled_error()),))
+            face._must = False
+            cause = Cause((TaskCancel(face._make_cancelled_error()),))
         else:
             return value
         if value is SUSPEND:
@@ -534,12 +578,17 @@ class FiberCore:
         self._cause = cause
         return FAIL
 
+    def _due(self) -> InnerTask | None:
+        """The inner task whose cancel() can be thrown here: opened under the masks that hold now."""
+        for face in self._asked or ():
+            if face._must and self._mask <= face._depth:
+                return face
+        return None
+
     def _defect(self, exc: BaseException) -> Any:
         """A callback raised: a defect (EX6)."""
         tb = _user_part(exc.__traceback__)
         forget_traceback(exc)
-        if isinstance(exc, (KeyboardInterrupt, SystemExit)):
-            self._queue.stop_for(exc)
         self._cause = Cause((Die(exc, tb),))
         return FAIL
 
@@ -552,6 +601,14 @@ class FiberCore:
             return self._yield_turn()
         if getattr(yielded, "_asyncio_future_blocking", None):
             yielded._asyncio_future_blocking = False
+            if type(yielded) is InnerTask and yielded._fiber is self:
+                raise FiberDeadlockError(
+                    f"fiber #{self.id} would wait for itself: Task awaits itself"
+                )
+            if yielded.get_loop() is not self._queue.loop:
+                raise RuntimeError(
+                    f"fiber #{self.id} got a future of a different loop: {yielded!r}"
+                )
             yielded.add_done_callback(self._future_done, context=self._queue.context)
             return self._suspend(yielded)
         raise RuntimeError(
@@ -583,6 +640,8 @@ class FiberCore:
             self._stack.pop()
             return self._left(raised)
         finally:
+            if exc is not None:
+                _clear_await(exc.__traceback__)
             del exc, coro
         if isinstance(yielded, Node):
             self._next = yielded
@@ -623,7 +682,11 @@ class FiberCore:
     def _deliver(self, mark: Caught, cause: Cause[Any]) -> None:
         """The fiber's own interrupt goes into the body of ``mark``."""
         mark.own = cause
-        self._delivered = 1
+        self._delivered += 1
+        # Both asked for in one tick are one CancelledError, as two cancel() calls are.
+        for face in self._asked or ():
+            if self._mask <= face._depth:
+                face._must = False
         if self._pend and not self._mask:
             self._pend = False
             mark.rearm = True
@@ -643,8 +706,8 @@ class FiberCore:
         cause: Cause[Any]
         if isinstance(exc, CancelledError):
             if mark is not None and mark.own is not None and self._is_own(exc):
-                cause = mark.own
-            elif self._face._num > 0:
+                cause = _judged(mark.own, raises)
+            elif any(self._mask <= face._depth for face in self._asked or ()):
                 cause = Cause((TaskCancel(exc),))
             else:
                 cause = Cause((Die(exc, tb),))
@@ -658,8 +721,6 @@ class FiberCore:
             else:
                 cause = Cause((reason,))
             forget_traceback(exc)
-        if isinstance(exc, (KeyboardInterrupt, SystemExit)):
-            self._queue.stop_for(exc)
         if mark is not None:
             broken = mark.close_regions(self)
             if broken is not None:
@@ -746,11 +807,14 @@ class FiberCore:
         """Record an interrupt. True: it has to be carried out now, by ``_unwind`` or a switch."""
         if self._state == ENDED:
             return False
+        # An object of this fiber's own: others may be interrupted with the same ``why``, and to
+        # those that see this one's exit it is somebody else's (PD14).
+        own = Cause((Interrupt(why.by, why.reason),))
         if self._icause is None:
-            self._icause = Cause((why,))
+            self._icause = own
             self._pend = True
         else:
-            self._icause = self._icause.combine(Cause((why,)))
+            self._icause = self._icause.combine(own)
             if again:
                 self._pend = True
         if not self._pend or self._mask or (self._cut and not again):
@@ -912,6 +976,11 @@ class FiberCore:
             return NEXT
         if not ok:
             result = _published(result)
+            if self._task is None:
+                # In a plain task the exception itself decides, where it is raised.
+                for reason in result.reasons:
+                    if isinstance(reason, Die) and isinstance(reason.defect, _FATAL):
+                        self._queue.stop_for(reason.defect)
         self._ok = ok
         self._result = result
         self._state = ENDED
@@ -931,7 +1000,13 @@ class FiberCore:
         if observers is not None:
             self._observers = None
             for observer in observers:
-                observer._fiber_done(self)
+                try:
+                    observer._fiber_done(self)
+                except BaseException as exc:
+                    # The fiber has ended: nobody's failure to hear of it may start it again.
+                    _log.exception("an observer of fiber #%d raised", self.id)
+                    if isinstance(exc, _FATAL):
+                        self._queue.stop_for(exc)
         if self._unheard is not None:
             self._unheard.report()
         if not ok:
@@ -993,6 +1068,10 @@ class FiberCore:
         """The frames of its suspended bodies, outermost first; ``limit``: the last so many."""
         frames = [f.cr_frame for f in self._stack if type(f) is CoroutineType and f.cr_frame]
         return frames if limit is None else frames[-limit:]
+
+    @property
+    def _callbacks(self) -> list[Any]:
+        raise NotImplementedError
 
     def cancelled(self) -> bool:
         raise NotImplementedError
@@ -1072,9 +1151,42 @@ def _passed_on(
     return Cause(out)
 
 
+def _clear_await(tb: TracebackType | None) -> None:
+    """Drop what the frame of Effect.__await__ holds: an effect may hold the very error (PD13)."""
+    while tb is not None:
+        frame = tb.tb_frame
+        if frame.f_code.co_name == "__await__":
+            if frame.f_globals.get("__name__") == "fibers.effect":
+                try:
+                    frame.clear()
+                except RuntimeError:
+                    pass  # of an effect that runs again meanwhile
+            return
+        tb = tb.tb_next
+
+
+def _judged(cause: Cause[Any], raises: tuple[type[BaseException], ...]) -> Cause[Any]:
+    """``cause`` as it leaves a body: what the body doesn't declare is a defect (PD4)."""
+    if not cause.has_fails:
+        return cause
+    return Cause(
+        Die(r.error, r._tb) if isinstance(r, Fail) and not isinstance(r.error, raises) else r
+        for r in cause.reasons
+    )
+
+
 def _user_part(tb: TracebackType | None) -> TracebackType | None:
     """Without the leading frames of this package; all of it where there is nothing else."""
     at = tb
     while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("fibers."):
         at = at.tb_next
-    return at if at is not None else tb
+    if at is None:
+        return tb
+    while tb is not at and tb is not None:
+        try:
+            # What is left leads back to these frames by f_back, and their locals to the fiber.
+            tb.tb_frame.clear()
+        except RuntimeError:
+            pass  # still running: it drops its own names
+        tb = tb.tb_next
+    return at

@@ -55,14 +55,16 @@ class LiveSleep(Wait):
     def __init__(self, fiber: FiberCore, loop: Any, seconds: float) -> None:
         self.fiber = fiber
         self.seconds = seconds
-        self.handle = loop.call_later(seconds, self.over, context=fiber._queue.context)
+        self.handle: Any = loop.call_later(seconds, self.over, context=fiber._queue.context)
 
     def over(self) -> None:
+        self.handle = None  # it refers to this method
         if self.fiber._wait is self:
             self.fiber._wake(None)
 
     def _abandon(self, fiber: FiberCore) -> None:
-        self.handle.cancel()
+        if self.handle is not None:
+            self.handle.cancel()
 
     def _label(self) -> str:
         return f"sleep({self.seconds:g})"

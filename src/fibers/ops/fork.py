@@ -84,8 +84,7 @@ class ForkOp(Node):
             if scope is None:
                 fiber._rv = child
             else:
-                fiber._rv = NEXT
-                fiber._next = _AfterFirstSegment(child, scope)
+                fiber._cont = _AfterFirstSegment(child, scope)
             return SWITCH
         if scope is not None:
             scope._hold(child)

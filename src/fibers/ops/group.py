@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fibers.cause import Cause, Interrupt, with_defects_winning, without_interrupts
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node, Wait, outcome_of
-from fibers.loop.run_loop import ENDED, EndFibers, Observer
+from fibers.loop.run_loop import ENDED, OP_BUDGET_PRIMITIVES, EndFibers, Observer
 from fibers.ops.basic import ExitOp, FailCauseOp, SucceedOp
 from fibers.ops.finalize import run_finalizer
 from fibers.ops.wait import joined
@@ -228,7 +228,9 @@ class _Sequence(Frame):
         for item in self.items:
             effect = self.f(item)
             fiber._stack.append(self)
-            return outcome_of(fiber, effect)
+            # Through the loop also where it is an exit: it counts for the op budget.
+            fiber._next = effect if isinstance(effect, Node) else _AsEffect(effect)
+            return NEXT
         return self.results
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
@@ -261,7 +263,18 @@ class WorkersOp(Node):
 
 
 class _Workers(_Group):
-    __slots__ = ("cause", "discard", "f", "index", "items", "limit", "more", "results", "running")
+    __slots__ = (
+        "cause",
+        "discard",
+        "f",
+        "index",
+        "inline",
+        "items",
+        "limit",
+        "more",
+        "results",
+        "running",
+    )
 
     def __init__(
         self,
@@ -280,6 +293,7 @@ class _Workers(_Group):
         self.cause: Cause[Any] | None = None
         self.results: list[Any] = []
         self.running = 0
+        self.inline = 0
         self.index: dict[FiberCore, int] = {}
 
     def _ev(self, fiber: FiberCore) -> Any:
@@ -296,13 +310,19 @@ class _Workers(_Group):
                 fiber._defect(exc)
                 self.cause = fiber._cause
                 break
-            self.results.append(None)
+            if not self.discard:
+                self.results.append(None)
             if isinstance(effect, _INLINE):
                 given = effect._ev(fiber)
                 if given is FAIL:
                     self.cause = fiber._cause
                 elif not self.discard:
                     self.results[-1] = given
+                self.inline += 1
+                if self.inline % OP_BUDGET_PRIMITIVES == 0:
+                    fiber._rv = NEXT
+                    fiber._next = self
+                    return fiber._yield_turn()
                 continue
             child = fiber._spawn(_AsEffect(effect), 1 if fiber._mask else 0, None)
             self.index[child] = len(self.results) - 1

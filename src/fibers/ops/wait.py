@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fibers.cause import Cause, FiberDeadlockError, Interrupt
 from fibers.loop.protocol import FAIL, NEXT, Frame, Node, Wait, outcome_of
-from fibers.loop.run_loop import ENDED, EndFibers, Observer
+from fibers.loop.run_loop import ENDED, EndFibers, Observer, watch
 from fibers.ops.finalize import run_finalizer
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class JoinOp(Node):
             return joined(fiber, target, self.as_exit)
         _no_wait_for_itself(fiber, target, "exit" if self.as_exit else "join")
         wait = JoinWait(fiber, target, self.as_exit)
-        target._watch(wait)
+        watch(target, wait, fiber)
         return fiber._suspend(wait)
 
 
@@ -177,9 +177,10 @@ class JoinAllOp(Node):
     def _ev(self, fiber: FiberCore) -> Any:
         for target in self.targets:
             _no_wait_for_itself(fiber, target, "join")
-            target._seen = True
         for target in self.targets:
             if target._state == ENDED and not target._ok:
+                # Only this one's failure is delivered: another's is still unseen (PD8).
+                target._seen = True
                 fiber._cause = target._result
                 return FAIL
         wait = AllWait(fiber, self.targets)
@@ -196,7 +197,7 @@ class AllWait(Wait, Observer):
         for target in targets:
             if target._state != ENDED:
                 self.left += 1
-                target._watch(self)
+                watch(target, self, fiber)
 
     def values(self) -> list[Any]:
         return [t._result for t in self.targets]
@@ -206,6 +207,7 @@ class AllWait(Wait, Observer):
             return
         self.left -= 1
         if not fiber._ok:
+            fiber._seen = True
             self._abandon(fiber)
             self.fiber._wake_cause(fiber._result)
         elif not self.left:

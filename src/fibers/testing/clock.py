@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 
 from fibers.duration import Duration, seconds_of
 from fibers.effect import Effect
+from fibers.fiber import current_fiber
 from fibers.loop.protocol import Node, Wait
 from fibers.loop.queue import queue_of
 from fibers.ops.wait import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from fibers.loop.run_loop import FiberCore
 
 _NANOSECONDS = 1_000_000_000
-QUIET_TURNS = 3
-"""Turns of a loop that doesn't show its ready list, after which it is taken to be idle."""
+QUIET_TURNS = 32
+"""Turns of the loop without a step of any fiber, after which it is taken to be idle although some
+plain task still spins (or the loop doesn't show its ready list)."""
 
 
 def _ns(d: Duration) -> int:
@@ -60,11 +62,16 @@ class TestClock:
 
     def adjust(self, d: Duration) -> Effect[None, Never]:
         """Move time by ``d`` (timedelta or seconds), waking sleeps on the way."""
-        return Effect.promise(lambda: self._move_to(self._now_ns + _ns(d)))
+        return Effect.promise(lambda: self._move(lambda: self._now_ns + _ns(d)))
 
     def set_time(self, t: Duration) -> Effect[None, Never]:
         """Move time to ``t`` after the start; back is allowed and wakes nobody."""
-        return Effect.promise(lambda: self._move_to(_ns(t)))
+        return Effect.promise(lambda: self._move(lambda: _ns(t)))
+
+    async def _move(self, target: Callable[[], int]) -> None:
+        # One at a time in a loop: each waits until nothing is ready, the other's waiting included.
+        async with _ThreadWork.watch(asyncio.get_running_loop()).moving:
+            await self._move_to(target())
 
     async def _move_to(self, target_ns: int) -> None:
         await settle()
@@ -97,6 +104,8 @@ class _SleepOp(Node):
             return fiber._suspend(NEVER)
         if self.ns <= 0:
             return None
+        if fiber._queue.loop is None:
+            return fiber._suspend(NEVER)  # run_sync without a loop: it says that it can't wait
         clock = self.clock
         sleep = _Sleep(fiber, self.ns)
         at_ns = clock._now_ns + self.ns
@@ -128,6 +137,7 @@ class _ThreadWork:
     _of: ClassVar[weakref.WeakKeyDictionary[Any, _ThreadWork]] = weakref.WeakKeyDictionary()
 
     def __init__(self) -> None:
+        self.moving = asyncio.Lock()
         self.under_way: set[asyncio.Future[Any]] = set()
 
     @classmethod
@@ -155,15 +165,20 @@ async def settle() -> None:
     queue = queue_of(loop)
     work = _ThreadWork.watch(loop)
     quiet = 0
+    # Waiting here is itself a step a turn, where a fiber does it.
+    own = 0 if current_fiber() is None else 1
+    steps = queue.steps
     while True:
         await asyncio.sleep(0)
         ready = getattr(loop, "_ready", None)
-        if queue.ready or queue.turn or ready:
+        others = queue.steps - steps - own
+        steps = queue.steps
+        if queue.ready or queue.turn or others:
             quiet = 0
         elif work.under_way:
             quiet = 0
             await asyncio.wait(set(work.under_way), return_when=asyncio.FIRST_COMPLETED)
         else:
             quiet += 1
-            if ready is not None or quiet >= QUIET_TURNS:
+            if quiet >= QUIET_TURNS or (ready is not None and not ready):
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, final
@@ -41,10 +42,15 @@ class EventSpine:
 
     def emit(self, event: Event) -> None:
         """Hand ``event`` to every observer. Never raises."""
-        for f in list(self._observers.values()):
+        for key in list(self._observers):
+            f = self._observers.get(key)
+            if f is None:
+                continue  # an observer before it has unsubscribed it
             try:
                 result = f(event)
-            except Exception:
+            # CancelledError too: the result of a cancelled future raises it, and it would pass for
+            # an interrupt of whoever emits.
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001  # logged; an observer reaches nobody else
                 _log.exception("an observer raised", type=event.type, messageId=event.message_id)
                 continue
             if inspect.isawaitable(result):

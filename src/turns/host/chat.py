@@ -25,7 +25,6 @@ from . import discovery
 from .config import Limits
 from .endings import INTERRUPTED, by_ctrl_c, told
 from .errors import FAILED, HostError
-from .program import complain
 from .remote import ask_server
 from .root import Root, open_root
 from .state import prepare
@@ -64,12 +63,12 @@ async def _chat_as_root(
 ) -> int:
     root = await open_root(state, make_provider, config.limits)
     terminal = Terminal()
-    answer = _Answer(root, config.workspace, terminal)
+    answer = Answering(root, config.workspace, terminal)
     return await answer.run(config.text).on_exit(answer.clean_up)
 
 
 @final
-class _Answer:
+class Answering:
     """One answer in a root of its own."""
 
     def __init__(self, root: Root, workspace_id: str, terminal: Terminal) -> None:
@@ -104,15 +103,17 @@ class _Answer:
 
     def clean_up(self, exit_: Exit[int, Any]) -> Effect[None]:
         """What has to be done at the end, each step whatever became of the others (VA11)."""
-        shutdown = self._root.shutdown([("terminal.end_line", self._terminal.end_line)])
+        interrupted = by_ctrl_c(exit_)
+        last_words = INTERRUPTED if interrupted else None
+        shutdown = self._root.shutdown(
+            [("terminal.leave", lambda: self._terminal.leave(last_words))]
+        )
 
         @fb.effect
         async def steps() -> None:
-            if by_ctrl_c(exit_):
+            if interrupted:
                 # Before the scope's close, which would be the first to end it, as "system".
                 await self._stop_as_user()
-                await self._terminal.end_line()
-                complain(INTERRUPTED)
             await shutdown.dispose()
 
         return steps()

@@ -27,7 +27,6 @@ from . import token
 from .discovery import ServerNote
 from .endings import INTERRUPTED, by_ctrl_c, told
 from .errors import FAILED, HostError
-from .program import complain
 from .sse import PING_SECONDS
 from .terminal import Terminal
 
@@ -182,8 +181,7 @@ class _Talk:
         async def steps() -> None:
             if by_ctrl_c(exit_):
                 await self._stop()
-                await self._terminal.end_line()
-                complain(INTERRUPTED)
+                await self._terminal.leave(INTERRUPTED)
 
         return steps()
 

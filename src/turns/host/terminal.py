@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import final
+from typing import Final, final
 
+from .program import complain
 from .text import for_terminal
+
+LEAVE_SECONDS: Final = 0.5
+"""How long the last line waits for a reader."""
 
 
 @final
@@ -30,6 +34,19 @@ class Terminal:
         """So that what comes next begins on a line of its own."""
         if not self._at_line_start:
             await self.write("\n")
+
+    async def leave(self, last_words: str | None) -> None:
+        """The end of the conversation; ``last_words`` go to standard error. Bounded: the reader of
+        the output may have stopped reading.
+        """
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self.end_line()
+        except TimeoutError:
+            pass
+        finally:
+            if last_words is not None:
+                complain(last_words)
 
     def give_up(self) -> None:
         """Nobody reads: what is buffered goes nowhere, and the exit of Python says nothing."""

@@ -12,7 +12,8 @@ from fibers import AbortController
 from fibers.app import AppScope
 from fibers.testing import TestClock
 from streamengine import Completion, Event, FileHistory, Provider, StreamEngine, StreamRequest
-from streamengine.model.parts import ProviderPart, TextDelta, UnknownPart
+from streamengine.model import Row
+from streamengine.model.parts import ProviderPart, TextDelta, TextPart, UnknownPart
 
 SCRIPTS: Final = Path(__file__).parent / "scripts"
 
@@ -38,6 +39,15 @@ class Reading:
                 self.times_ms.append(round(self._clock.now() * 1000))
 
     @property
+    def cause(self) -> fb.Cause[Any]:
+        """Why the reading failed, which it must have."""
+        match self.fiber.poll():
+            case fb.Failure(cause):
+                return cause
+            case other:
+                raise AssertionError(f"the reading has not failed: {other}")
+
+    @property
     def text(self) -> str:
         return text_of(self.parts)
 
@@ -48,6 +58,10 @@ class Reading:
 
 def text_of(parts: Sequence[ProviderPart | UnknownPart]) -> str:
     return "".join(part.text for part in parts if isinstance(part, TextDelta))
+
+
+def row_text(row: Row) -> str:
+    return "".join(part.text for part in row.parts if isinstance(part, TextPart))
 
 
 class Service:
@@ -66,21 +80,20 @@ class Service:
         self._rt = rt
         self._clock = clock
 
+    async def send(self, text: str) -> fb.Fiber[Completion, Any]:
+        """Send a message. Gives a fiber that waits for how its answer ends."""
+        request = StreamRequest(text=text)
+        handle = await self._rt.run(self.engine.start_stream(self.workspace, request))
+        return self._rt.run_fork(handle.completion)
+
     async def answer(self, text: str) -> Completion:
         """Send a message and give it 200 virtual ms; if it goes on, stop it as a user does."""
-        handle = await self._rt.run(
-            self.engine.start_stream(self.workspace, StreamRequest(text=text))
-        )
-        completion = self._rt.run_fork(handle.completion)
+        completion = await self.send(text)
         await self._rt.run(self._clock.adjust(0.2))
         if completion.poll() is None:
             self._rt.run_fork(self.engine.stop_stream(self.workspace, reason="user"))
             await self._rt.run(self._clock.adjust(1))
-        match completion.poll():
-            case fb.Success(how):
-                return how
-            case other:
-                raise AssertionError(f"the stream has not ended: {other}")
+        return ended(completion)
 
     @property
     def told(self) -> list[str]:
@@ -89,7 +102,13 @@ class Service:
 
     async def texts(self) -> list[str]:
         """What the rows of the conversation say, in order."""
-        rows = await self._rt.run(self.history.read(self.workspace))
-        return [
-            "".join(part.text for part in row.parts if part.type == "text") for row in rows
-        ]
+        return [row_text(row) for row in await self._rt.run(self.history.read(self.workspace))]
+
+
+def ended(completion: fb.Fiber[Completion, Any]) -> Completion:
+    """How the stream ended, which it must have."""
+    match completion.poll():
+        case fb.Success(how):
+            return how
+        case other:
+            raise AssertionError(f"the stream has not ended: {other}")

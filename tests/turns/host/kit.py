@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,8 +77,10 @@ class TalkativeProvider:
     def __init__(self) -> None:
         self.answers: asyncio.Queue[Answer] = asyncio.Queue()
         self.refusal: Exception | None = None
+        self.on_ask: Callable[[], None] = lambda: None
 
     def stream(self, request: StreamRequest, signal: AbortSignal) -> AsyncIterator[ProviderPart]:
+        self.on_ask()
         if self.refusal is not None:
             raise self.refusal
         answer = Answer(request, signal)
@@ -239,23 +241,23 @@ def text_of(row: dict[str, Any]) -> str:
     return "".join(part["text"] for part in row["parts"])
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that nobody tells of."""
+    async with asyncio.timeout(BOUND_SECONDS):
+        while not condition():  # noqa: ASYNC110  # nobody sets an event for it
+            await asyncio.sleep(0.001)
+
+
 async def settle(site: Site, workspace: str = "w1") -> None:
     """Wait until the workspace is idle: what was asked for has ended and is stored."""
-    async with asyncio.timeout(BOUND_SECONDS):
-        while site.root.engine.live_text(workspace) is not None:
-            await asyncio.sleep(0.001)
+    await until(lambda: site.root.engine.live_text(workspace) is None)
 
 
 async def heard(site: Site, text: str, workspace: str = "w1") -> None:
     """Wait until the live answer has said this much."""
-    async with asyncio.timeout(BOUND_SECONDS):
-        while (site.hub.live_message(workspace) or ("", ""))[1] != text:
-            await asyncio.sleep(0.001)
+    await until(lambda: (site.hub.live_message(workspace) or ("", ""))[1] == text)
 
 
 async def kept(site: Site, workspace: str = "w1") -> None:
     """Wait until something of the live answer is on disk."""
-    path = site.root.state / "workspaces" / workspace / "partial.json"
-    async with asyncio.timeout(BOUND_SECONDS):
-        while not path.exists():
-            await asyncio.sleep(0.001)
+    await until((site.root.state / "workspaces" / workspace / "partial.json").exists)

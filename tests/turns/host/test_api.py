@@ -408,13 +408,7 @@ async def test_a_start_that_the_shutdown_overtook_is_told_to_come_again(
 ) -> None:
     async with a_site(tmp_path) as site, site.client() as client:
         # The provider is asked while the shutdown begins: the message is stored by then.
-        made = site.provider.stream
-
-        def stream(*args: Any) -> Any:
-            site.shutdown.begin()
-            return made(*args)
-
-        site.provider.stream = stream  # type: ignore[method-assign]
+        site.provider.on_ask = site.shutdown.begin
         overtaken = await send(client, clientMessageId="c1")
     async with a_site(tmp_path) as site, site.client() as client:
         again = await send(client, clientMessageId="c1")

@@ -136,17 +136,16 @@ async def test_events_come_in_order_and_are_the_data(tmp_path: Path) -> None:
 
 
 async def test_who_comes_late_misses_nothing_and_gets_nothing_twice(tmp_path: Path) -> None:
-    async with a_server(tmp_path) as live, live.client() as client:
-        async with events_of(client) as early:
+    async with a_server(tmp_path) as live, live.client() as client, events_of(client) as early:
+        await early.next()
+        message_id = (await send(client)).json()["messageId"]
+        answer = (await live.provider.next_answer()).say("said ", "before ")
+        for _ in range(3):
             await early.next()
-            message_id = (await send(client)).json()["messageId"]
-            answer = (await live.provider.next_answer()).say("said ", "before ")
-            for _ in range(3):
-                await early.next()
-            async with events_of(client) as late:
-                snapshot = await late.next()
-                answer.say("and after").finish()
-                told = await late.until("stream-end")
+        async with events_of(client) as late:
+            snapshot = await late.next()
+            answer.say("and after").finish()
+            told = await late.until("stream-end")
 
     assert snapshot.data["messageId"] == message_id
     rest = "".join(event.data.get("delta", "") for event in told)

@@ -1,0 +1,432 @@
+"""An engine on a desk: providers that the test dictates, what was told, what is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, cast, final
+
+import fibers as fb
+from fibers import AbortSignal, Effect, Scope
+from fibers.testing import TestClock
+from streamengine import (
+    Event,
+    FileHistory,
+    HistoryError,
+    HistoryStore,
+    StreamEngine,
+    StreamHandle,
+    StreamRequest,
+)
+from streamengine.history.files import AppendedUser, CommitResult
+from streamengine.history.recovery import Loaded
+from streamengine.history.store import IoMode
+from streamengine.model import (
+    AbortReason,
+    AssistantRow,
+    Completion,
+    ErrorEvent,
+    Finish,
+    ProviderPart,
+    Row,
+    StreamAbortEvent,
+    StreamDeltaEvent,
+    StreamEndEvent,
+    TextDelta,
+    TextEnd,
+    UnknownPart,
+    UserRow,
+)
+
+WORKSPACE: Final = "w1"
+THROTTLE_SECONDS: Final = 0.5
+GRACE_SECONDS: Final = 0.25
+
+T = TypeVar("T")
+Given = ProviderPart | UnknownPart
+Parts = AsyncIterator[Given]
+
+
+def text(value: str) -> TextDelta:
+    return TextDelta(text=value)
+
+
+TEXT_END: Final = TextEnd()
+FINISH: Final = Finish(finish_reason="stop")
+
+
+# ---- providers
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the provider."""
+
+    request: StreamRequest
+    signal: AbortSignal
+
+
+Answer = Callable[[Call], Parts]
+
+
+@final
+class Provider:
+    """Gives the answers in turn; the last one for every further call."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.calls: list[Call] = []
+
+    def stream(self, request: StreamRequest, signal: AbortSignal) -> Parts:
+        call = Call(request, signal)
+        self.calls.append(call)
+        return self.answers[min(len(self.calls), len(self.answers)) - 1](call)
+
+
+def says(*parts: Given) -> Answer:
+    """An answer of these parts, without a wait."""
+
+    async def play() -> AsyncGenerator[Given, None]:
+        for part in parts:
+            yield part
+
+    return lambda _call: play()
+
+
+WHOLE: Final = says(text("Hello "), text("there"), TEXT_END, FINISH)
+
+
+@final
+class Line:
+    """An answer that the test dictates, part by part; it ends at the first interrupt."""
+
+    def __init__(self) -> None:
+        self._given: asyncio.Queue[Given | BaseException | None] = asyncio.Queue()
+        self.is_closed = False
+
+    def __call__(self, _call: Call) -> Parts:
+        return self._play()
+
+    def give(self, *parts: Given) -> None:
+        for part in parts:
+            self._given.put_nowait(part)
+
+    def fail(self, error: BaseException) -> None:
+        """Raise ``error`` after what was given so far."""
+        self._given.put_nowait(error)
+
+    def end(self) -> None:
+        self._given.put_nowait(None)
+
+    async def _play(self) -> AsyncGenerator[Given, None]:
+        try:
+            while True:
+                item = await self._given.get()
+                if item is None:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            self.is_closed = True
+
+
+@final
+class Wedged:
+    """An answer that says something, then swallows every interrupt until it is let go."""
+
+    def __init__(self, *first: Given) -> None:
+        self._first = first
+        self.let_go = asyncio.Event()
+        self.interrupts = 0
+
+    def __call__(self, _call: Call) -> Parts:
+        return self._play()
+
+    async def _play(self) -> AsyncGenerator[Given, None]:
+        for part in self._first:
+            yield part
+        while not self.let_go.is_set():
+            try:
+                await self.let_go.wait()
+            except asyncio.CancelledError:
+                self.interrupts += 1
+        yield text("too late")
+
+
+# ---- what was told
+
+
+@final
+class Tape:
+    """Every event, in order; ``on_event`` looks at the world at the moment of each."""
+
+    def __init__(self, engine: StreamEngine) -> None:
+        self.events: list[Event] = []
+        self.on_event: Callable[[Event], object] = lambda _event: None
+        engine.events.subscribe(self._note)
+
+    def _note(self, event: Event) -> None:
+        self.events.append(event)
+        self.on_event(event)
+
+    @property
+    def types(self) -> list[str]:
+        return [event.type for event in self.events]
+
+    def of(self, message_id: str) -> list[str]:
+        return [event.type for event in self.events if event.message_id == message_id]
+
+    @property
+    def said(self) -> str:
+        return "".join(e.delta for e in self.events if isinstance(e, StreamDeltaEvent))
+
+    @property
+    def terminals(self) -> list[StreamEndEvent | StreamAbortEvent | ErrorEvent]:
+        return [
+            e for e in self.events if isinstance(e, StreamEndEvent | StreamAbortEvent | ErrorEvent)
+        ]
+
+
+# ---- what is on disk
+
+
+@final
+class Disk:
+    """The files as another process would see them, read without the history."""
+
+    def __init__(self, state_directory: Path) -> None:
+        self.path = state_directory
+
+    def directory(self, workspace_id: str = WORKSPACE) -> Path:
+        return self.path / "workspaces" / workspace_id
+
+    def rows(self, workspace_id: str = WORKSPACE) -> list[dict[str, Any]]:
+        chat = self.directory(workspace_id) / "chat.jsonl"
+        if not chat.exists():
+            return []
+        return [json.loads(line) for line in chat.read_text().splitlines()]
+
+    def roles(self, workspace_id: str = WORKSPACE) -> list[str]:
+        return [row["role"] for row in self.rows(workspace_id)]
+
+    def answers(self, workspace_id: str = WORKSPACE) -> list[str]:
+        """The text of the assistant rows."""
+        return [text_in(row) for row in self.rows(workspace_id) if row["role"] == "assistant"]
+
+    def partial(self, workspace_id: str = WORKSPACE) -> dict[str, Any] | None:
+        path = self.directory(workspace_id) / "partial.json"
+        return cast("dict[str, Any]", json.loads(path.read_text())) if path.exists() else None
+
+    def partial_text(self, workspace_id: str = WORKSPACE) -> str | None:
+        partial = self.partial(workspace_id)
+        return None if partial is None else text_in(partial)
+
+
+def text_in(row: dict[str, Any]) -> str:
+    return "".join(part["text"] for part in row["parts"] if part["type"] == "text")
+
+
+# ---- a history with faults
+
+
+FAULT: Final = HistoryError("io", "/state", "the disk says no", "Try again.")
+
+Method = Literal[
+    "load",
+    "read",
+    "append_user",
+    "reserve",
+    "release",
+    "write_partial",
+    "read_partial",
+    "commit_partial",
+    "delete_partial",
+    "finalize",
+    "workspaces",
+]
+
+
+@final
+class Hold:
+    """A call that is made to wait: ``begun`` when it got there, ``go`` lets it on."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+
+@final
+class FaultyHistory(HistoryStore):
+    """A history whose calls are counted, and fail or wait where the test says so."""
+
+    def __init__(self, inner: HistoryStore) -> None:
+        self._inner = inner
+        self.calls: list[Method] = []
+        self._failing: dict[Method, BaseException] = {}
+        self._holds: dict[Method, Hold] = {}
+
+    def fail(self, method: Method, error: BaseException = FAULT) -> None:
+        """Every call of it fails from now on, before it does anything."""
+        self._failing[method] = error
+
+    def mend(self) -> None:
+        self._failing.clear()
+
+    def hold(self, method: Method) -> Hold:
+        """The next call of it waits before it does anything."""
+        hold = self._holds[method] = Hold()
+        return hold
+
+    @fb.effect(raises=HistoryError)
+    async def _do(self, method: Method, work: Effect[T, HistoryError]) -> T:
+        self.calls.append(method)
+        hold = self._holds.pop(method, None)
+        if hold is not None:
+            hold.begun.set()
+            await hold.go.wait()
+        if method in self._failing:
+            raise self._failing[method]
+        return await work
+
+    def load(self, workspace_id: str) -> Effect[Loaded, HistoryError]:
+        return self._do("load", self._inner.load(workspace_id))
+
+    def read(self, workspace_id: str) -> Effect[list[Row], HistoryError]:
+        return self._do("read", self._inner.read(workspace_id))
+
+    def append_user(self, workspace_id: str, row: UserRow) -> Effect[AppendedUser, HistoryError]:
+        return self._do("append_user", self._inner.append_user(workspace_id, row))
+
+    def reserve(self, workspace_id: str, message_id: str) -> Effect[int, HistoryError]:
+        return self._do("reserve", self._inner.reserve(workspace_id, message_id))
+
+    def release(self, workspace_id: str, message_id: str) -> Effect[None, HistoryError]:
+        return self._do("release", self._inner.release(workspace_id, message_id))
+
+    def write_partial(
+        self, workspace_id: str, row: AssistantRow, *, durable: bool = False
+    ) -> Effect[None, HistoryError]:
+        work = self._inner.write_partial(workspace_id, row, durable=durable)
+        return self._do("write_partial", work)
+
+    def read_partial(self, workspace_id: str) -> Effect[AssistantRow | None, HistoryError]:
+        return self._do("read_partial", self._inner.read_partial(workspace_id))
+
+    def commit_partial(
+        self, workspace_id: str, message_id: str | None = None
+    ) -> Effect[CommitResult, HistoryError]:
+        return self._do("commit_partial", self._inner.commit_partial(workspace_id, message_id))
+
+    def delete_partial(
+        self, workspace_id: str, message_id: str | None = None
+    ) -> Effect[bool, HistoryError]:
+        return self._do("delete_partial", self._inner.delete_partial(workspace_id, message_id))
+
+    def finalize(self, workspace_id: str, row: AssistantRow) -> Effect[AssistantRow, HistoryError]:
+        return self._do("finalize", self._inner.finalize(workspace_id, row))
+
+    def workspaces(self) -> Effect[list[str], HistoryError]:
+        return self._do("workspaces", self._inner.workspaces())
+
+
+# ---- the desk
+
+
+@dataclass
+class Desk:
+    """One engine with all that is around it."""
+
+    rt: fb.Runtime
+    clock: TestClock
+    disk: Disk
+    history: FaultyHistory
+    provider: Provider
+    engine: StreamEngine
+    tape: Tape
+    scope: Scope | None
+    _polled: dict[str, fb.Fiber[Completion]] = field(default_factory=dict[str, "fb.Fiber[Any]"])
+
+    async def start(
+        self, text: str = "Hi", workspace_id: str = WORKSPACE, **fields: Any
+    ) -> StreamHandle:
+        return await self.rt.run(self.starting(text, workspace_id, **fields))
+
+    def starting(
+        self,
+        text: str = "Hi",
+        workspace_id: str = WORKSPACE,
+        *,
+        signal: AbortSignal | None = None,
+        **fields: Any,
+    ) -> Effect[StreamHandle, Any]:
+        request = StreamRequest(text=text, **fields)
+        return self.engine.start_stream(workspace_id, request, signal=signal)
+
+    async def stop(
+        self, reason: AbortReason = "user", workspace_id: str = WORKSPACE, **options: Any
+    ) -> None:
+        await self.rt.run(self.stopping(reason, workspace_id, **options))
+
+    def stopping(
+        self, reason: AbortReason = "user", workspace_id: str = WORKSPACE, **options: Any
+    ) -> Effect[None]:
+        return self.engine.stop_stream(workspace_id, reason=reason, **options)
+
+    async def idle(self) -> None:
+        """Let everything run that can run without time passing."""
+        await self.pass_time(0)
+
+    async def pass_time(self, seconds: float) -> None:
+        await self.rt.run(self.clock.adjust(seconds))
+
+    async def done(self, handle: StreamHandle) -> Completion:
+        """The completion, which must be settled by what can run now."""
+        await self.idle()
+        fiber = self.rt.run_fork(handle.completion)
+        exit_ = fiber.poll()
+        assert exit_ is not None, "the completion is not settled"
+        return exit_.unwrap()
+
+    async def is_settled(self, handle: StreamHandle) -> bool:
+        await self.idle()
+        fiber = self.rt.run_fork(handle.completion)
+        settled = fiber.poll() is not None
+        await self.rt.run(fiber.interrupt())
+        return settled
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing registered, nothing starting."""
+        about = self.engine.describe()
+        return not about["streams"] and not about["starting"]
+
+
+def make_desk(
+    rt: fb.Runtime,
+    clock: TestClock,
+    state_directory: Path,
+    *answers: Answer,
+    scope: Scope | None = None,
+    io: IoMode = "inline",
+) -> Desk:
+    """An engine with these answers, on the files of this directory."""
+    history = FaultyHistory(FileHistory(state_directory, io=io, fsync="off"))
+    provider = Provider(*answers)
+    engine = StreamEngine(history=history, provider=provider, scope=scope)
+    return Desk(rt, clock, Disk(state_directory), history, provider, engine, Tape(engine), scope)
+
+
+@contextmanager
+def unhandled_failures() -> Generator[list[fb.Cause[Any]], None, None]:
+    """Collect the causes that reach the hook for failures nobody handled."""
+    seen: list[fb.Cause[Any]] = []
+    fb.set_unhandled_failure_hook(lambda _, cause: seen.append(cause))
+    try:
+        yield seen
+    finally:
+        fb.set_unhandled_failure_hook(None)
