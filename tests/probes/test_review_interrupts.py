@@ -1,4 +1,4 @@
-"""Interrupts that arrive while a primitive is half done, twice in a tick, or for several at once."""
+"""Interrupts that arrive while a primitive is half done, twice in a tick, for several at once."""
 
 from __future__ import annotations
 

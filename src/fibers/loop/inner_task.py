@@ -29,6 +29,7 @@ class InnerTask:
         "__weakref__",
         "_asyncio_future_blocking",
         "_depth",
+        "_gave_back",
         "_hash",
         "_msg",
         "_must",
@@ -44,6 +45,8 @@ class InnerTask:
         self._depth = depth
         # Requests not given back by uncancel(), and whether one still has to be thrown.
         self._num = 0
+        # The step in which uncancel() met nothing but the fiber's own interrupt.
+        self._gave_back = -1
         self._must = False
         self._msg: object = None
         self._asyncio_future_blocking = False
@@ -64,6 +67,11 @@ class InnerTask:
         fiber = self._ref()
         if fiber is None or fiber.done():
             return False
+        if self._gave_back == fiber._queue.steps:
+            # 3.13's TaskGroup gives a request back and asks again, to be cancelled at its parent's
+            # next await. What it gave back was the fiber's own interrupt, thrown already (PD2).
+            self._gave_back = -1
+            return True
         self._num += 1
         if fiber._asked is None:
             fiber._asked = []
@@ -88,6 +96,8 @@ class InnerTask:
                 fiber = self._ref()
                 if fiber is not None and fiber._asked is not None:
                     fiber._asked[:] = [face for face in fiber._asked if face is not self]
+        elif (fiber := self._ref()) is not None and fiber._delivered:
+            self._gave_back = fiber._queue.steps
         return self.cancelling()
 
     def _make_cancelled_error(self) -> CancelledError:

@@ -24,6 +24,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from fibers.cause import (
+    EMPTY,
     Cause,
     Die,
     Fail,
@@ -631,22 +632,27 @@ class FiberCore:
 
     def _throw_into(self, coro: Any) -> Any:
         exc: BaseException | None = self._exception_for(self._cause)
+        yielded: Any = None
         try:
             yielded = coro.throw(exc)
+            outcome: Any = NEXT
         except StopIteration as stop:
             self._stack.pop()
-            return stop.value
+            outcome = stop.value
+            coro = None
         except BaseException as raised:
             self._stack.pop()
-            return self._left(raised)
-        finally:
-            if exc is not None:
-                _clear_await(exc.__traceback__)
-            del exc, coro
-        if isinstance(yielded, Node):
-            self._next = yielded
-            return NEXT
-        return self._await_future(yielded)
+            outcome = self._left(raised)
+            coro = None
+        if exc is not None:
+            _clear_await(exc.__traceback__)
+        if coro is not None:
+            if isinstance(yielded, Node):
+                self._next = yielded
+            else:
+                outcome = self._await_future(yielded)
+        del self, coro, exc, yielded  # see _drive
+        return outcome
 
     def _mark(self) -> Caught:
         """The record of the body on top of the stack."""
@@ -993,6 +999,7 @@ class FiberCore:
         self._ctx = None  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # an ended fiber runs no more; its context may be large
         self._env = None  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # see above
         del self._face, self._next
+        self._cause = EMPTY
         owner = self._owner
         if owner is not None:
             owner._drop(self)

@@ -10,7 +10,7 @@ import pytest
 import fibers as fb
 from fibers.testing import TestClock
 
-from .kit import Desk, make_desk, unhandled_failures
+from .kit import Desk, Wedged, make_desk, unhandled_failures
 
 MakeDesk = Callable[..., Desk]
 
@@ -32,13 +32,18 @@ async def rt(clock: TestClock) -> AsyncIterator[fb.Runtime]:
 
 
 @pytest.fixture
-def desk(rt: fb.Runtime, clock: TestClock, tmp_path: Path) -> MakeDesk:
+async def desk(rt: fb.Runtime, clock: TestClock, tmp_path: Path) -> AsyncIterator[MakeDesk]:
     """Makes an engine with the given answers; see make_desk for the options."""
+    wedged: list[Wedged] = []
 
     def make(*answers: object, **options: object) -> Desk:
+        wedged.extend(answer for answer in answers if isinstance(answer, Wedged))
         return make_desk(rt, clock, tmp_path, *answers, **options)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # passed on as they are
 
-    return make
+    yield make
+    # A test that failed before it let them go must not hang as well.
+    for provider in wedged:
+        provider.let_go.set()
 
 
 @pytest.fixture(autouse=True)

@@ -113,7 +113,7 @@ async def test_after_a_crash_at_any_step_the_conversation_is_whole(
 ) -> None:
     """The user row once, the answer at most once, its text at most one interval short."""
     copies = await play(rt, clock, tmp_path, end)
-    assert len(copies.at) > 20
+    assert len(copies.at) > 15
 
     for path, step, types, said in copies.at:
         rows = await load_with_a_fresh_engine(path)

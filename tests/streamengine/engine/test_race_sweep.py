@@ -191,3 +191,5 @@ async def test_no_order_of_starts_stops_and_closes_breaks_a_promise(
         except AssertionError as error:
             error.add_note(f"seed {seed}, workspace {WORKSPACE}")
             raise
+        finally:
+            let_go.set()

@@ -13,9 +13,18 @@ import structlog.testing
 
 from fibers import AbortController
 from fibers.app import AppScope, close_bounded
-from streamengine import Event, FileHistory, Provider, StreamEngine, StreamRequest
+from streamengine import (
+    Event,
+    FileHistory,
+    Provider,
+    SendError,
+    StreamEngine,
+    StreamRequest,
+)
+from streamengine.model import AssistantRow, TextPart, UserRow
 from streamengine.model.events import StreamDeltaEvent, StreamEndEvent
 from streamengine.model.parts import Finish, FinishStep, ProviderPart, TextDelta, UnknownPart
+from streamengine.model.usage import Usage
 from streamengine.providers.local import LocalModelError, LocalProvider
 from streamengine.providers.local.files import find_model_file
 
@@ -125,6 +134,29 @@ async def test_an_answer_that_is_told_whole_is_the_row(tmp_path: Path) -> None:
     await close_bounded(app.scope)
 
 
+async def test_a_model_that_is_not_there_is_the_answer_to_the_send(tmp_path: Path) -> None:
+    app = App(tmp_path, LocalProvider(model_file=tmp_path / "missing.gguf"))
+
+    with pytest.raises(SendError) as raised:
+        await app.engine.start_stream(WORKSPACE, StreamRequest(text="What is it?"))
+
+    assert raised.value.kind == "model_missing"
+    assert "make run" in raised.value.message
+    assert app.events == []
+    await close_bounded(app.scope)
+
+
+async def test_a_message_that_is_too_long_ends_as_such(tmp_path: Path) -> None:
+    model = FakeModel(context_tokens=1000)
+    app = App(tmp_path, LocalProvider(load=lambda: model, max_new_tokens=900))
+
+    handle = await app.engine.start_stream(WORKSPACE, StreamRequest(text="long " * 100))
+
+    completion = await handle.completion
+    assert (completion.status, completion.error_type) == ("failed", "context_exceeded")
+    await close_bounded(app.scope)
+
+
 # ---- the real model
 
 
@@ -133,6 +165,12 @@ async def _read(
 ) -> list[ProviderPart | UnknownPart]:
     signal = AbortController().signal
     return [part async for part in provider.stream(StreamRequest(text=text, **request), signal)]
+
+
+def _usage(parts: list[ProviderPart | UnknownPart]) -> Usage:
+    usage = next(part.usage for part in parts if isinstance(part, FinishStep))
+    assert usage is not None
+    return usage
 
 
 @pytest.fixture
@@ -161,17 +199,36 @@ async def test_the_real_model_answers_soon_and_token_by_token(real: LocalProvide
 
 
 @pytest.mark.local_model
-async def test_the_real_model_says_how_it_ended_and_what_it_read(real: LocalProvider) -> None:
+async def test_the_real_model_says_how_it_ended(real: LocalProvider) -> None:
     short = await _read(real, "What is the capital of France?")
     long = await _read(real, "Write a long story about the sea.")
 
     assert isinstance(short[-1], Finish)
     assert isinstance(long[-1], Finish)
     assert (short[-1].finish_reason, long[-1].finish_reason) == ("stop", "length")
-    step = next(part for part in long if isinstance(part, FinishStep))
-    assert step.usage is not None
-    assert step.usage.output_tokens == 24
-    assert step.usage.cached_input_tokens  # the system text, at least
+    assert _usage(long).output_tokens == 24
+
+
+@pytest.mark.local_model
+async def test_of_a_conversation_that_goes_on_only_what_is_new_is_read(
+    real: LocalProvider,
+) -> None:
+    question = "What is the capital of France?"
+    answer = await _read(real, question)
+    history = (
+        UserRow(id="u", parts=(TextPart(text=question),)),
+        AssistantRow(id="a", parts=(TextPart(text=text_of(answer)),)),
+    )
+
+    more = _usage(await _read(real, "And of Spain?", history=history))
+
+    before = _usage(answer)
+    assert before.total_tokens is not None
+    assert more.cached_input_tokens is not None
+    assert more.cached_input_tokens >= before.total_tokens - 1
+    # It read the marker that ends the answer, the question, and what opens the next answer.
+    assert more.input_tokens is not None
+    assert more.input_tokens - more.cached_input_tokens < 20
 
 
 @pytest.mark.local_model
@@ -188,12 +245,16 @@ async def test_two_answers_of_the_real_model_at_once_are_those_of_each_alone(
 
 @pytest.mark.local_model
 async def test_a_remembered_beginning_changes_nothing_in_the_answer(real: LocalProvider) -> None:
-    fresh = LocalProvider(temperature=0, max_new_tokens=24)
-    expected = text_of(await _read(fresh, "Name three colours of the rainbow, please."))
-    fresh.close()
-    await _read(real, "Name three colours of the flag.")
+    question = "Name three colours of the rainbow, please."
+    expected = text_of(await _read(real, question))
+    one_lane = LocalProvider(temperature=0, max_new_tokens=24, lanes=1)
+    await _read(one_lane, "Name three colours of the flag.")
 
-    assert text_of(await _read(real, "Name three colours of the rainbow, please.")) == expected
+    parts = await _read(one_lane, question)
+
+    one_lane.close()
+    assert _usage(parts).cached_input_tokens
+    assert text_of(parts) == expected
 
 
 @pytest.mark.local_model

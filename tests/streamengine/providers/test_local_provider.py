@@ -433,7 +433,7 @@ def test_the_local_model_has_names(name: str) -> None:
         {"temperature": float("nan")},
         {"lanes": 0},
         {"max_new_tokens": 0},
-        {"max_new_tokens": 1536},
+        {"max_new_tokens": 1280},
     ],
 )
 def test_bad_numbers_are_refused(options: dict[str, Any]) -> None:

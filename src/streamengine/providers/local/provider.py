@@ -54,7 +54,7 @@ class LocalProvider:
         system: str = SYSTEM_TEXT,
         temperature: float = 0.2,
         max_new_tokens: int = 512,
-        context_tokens: int = 1536,
+        context_tokens: int = 1280,
         lanes: int = 4,
         seed: int | None = None,
         load: Callable[[], LanguageModel] | None = None,
