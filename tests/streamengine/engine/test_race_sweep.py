@@ -12,7 +12,7 @@ import pytest
 
 import fibers as fb
 from fibers import AbortController
-from fibers.app import AppScope
+from fibers.app import AppScope, close_bounded
 from fibers.testing import TestClock
 from streamengine import SendError, StreamHandle
 from streamengine.model import ErrorPart, UnknownPart
@@ -98,7 +98,7 @@ class Race:
             case 8 if self.running:
                 rng.choice(self.running).interrupt_unsafe()
             case 9 if rng.random() < 0.1:
-                self.fork(self.scope.close())
+                self.fork(fb.Effect.promise(lambda: close_bounded(self.scope)))
             case _:
                 pass
 
