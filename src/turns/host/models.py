@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 from fibers import AbortSignal
-from streamengine import Provider, SendError, StreamError, StreamRequest
+from streamengine import Provider, StreamError, StreamRequest
 from streamengine.model import ProviderPart, UnknownPart
+from streamengine.providers.local import LocalModelError, LocalProvider
+from streamengine.providers.local.files import find_model_file
+from streamengine.providers.script import ScriptError
+from streamengine.providers.scripted import ScriptedProvider
 
 from .errors import HostError, UsageError
 
 SCRIPTED_PREFIX: Final = "scripted:"
-
-# Imported by name when they are asked for: the local model's packages are an extra.
-_LOCAL: Final = ("streamengine.providers.local", "LocalProvider")
-_SCRIPTED: Final = ("streamengine.providers.scripted", "ScriptedProvider")
 
 
 def provider_for(model: str) -> Provider:
@@ -28,41 +27,28 @@ def provider_for(model: str) -> Provider:
     be used.
     """
     if model == "local":
-        make = _class_of(*_LOCAL)
-        return _made("the local model", make)
+        return _local()
     if model.startswith(SCRIPTED_PREFIX) and model != SCRIPTED_PREFIX:
-        path = Path(model.removeprefix(SCRIPTED_PREFIX)).expanduser()
-        if not path.is_file():
-            raise UsageError(f"--model {model}: there is no file {path}")
-        make = _class_of(*_SCRIPTED)
-        return _made(f"the script {path}", lambda: make.from_file(path))
+        return _scripted(Path(model.removeprefix(SCRIPTED_PREFIX)).expanduser(), model)
     raise UsageError(f"there is no model {model!r}: use local, or scripted:FILE")
 
 
-def _class_of(module: str, name: str) -> Any:
+def _local() -> Provider:
     try:
-        return getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise _not_installed(error) from error
+        # The provider itself looks for it at the first message only.
+        find_model_file()
+    except LocalModelError as error:
+        raise HostError(f"{error} Or use --model scripted:FILE") from error
+    return LocalProvider()
 
 
-def _made(what: str, make: Callable[[], Provider]) -> Provider:
+def _scripted(path: Path, model: str) -> Provider:
+    if not path.is_file():
+        raise UsageError(f"--model {model}: there is no file {path}")
     try:
-        return make()
-    except ImportError as error:
-        raise _not_installed(error) from error
-    except (SendError, StreamError) as error:
-        raise HostError(f"{what} can't be used: {error.message}") from error
-    except (OSError, ValueError) as error:
-        raise HostError(f"{what} can't be used: {error}") from error
-
-
-def _not_installed(error: ImportError) -> HostError:
-    missing = error.name or str(error)
-    return HostError(
-        f"the model is not installed ({missing} is missing): "
-        "install it with `make run`, or use --model scripted:FILE"
-    )
+        return ScriptedProvider.from_file(path)
+    except ScriptError as error:
+        raise HostError(str(error)) from error
 
 
 @final

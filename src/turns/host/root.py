@@ -51,13 +51,22 @@ async def open_root(
     passes through. Fails with StateDirLocked where another process has it.
     """
     history = await FileHistory.open(state)
-    provider = ImpatientProvider(make_provider(), limits.silence_seconds)
+    made = make_provider()
+    await fb.add_finalizer(lambda _exit: fb.Effect.sync(lambda: _close(made)))
+    provider = ImpatientProvider(made, limits.silence_seconds)
     app_scope = AppScope()
     engine = StreamEngine(
         history=history, provider=provider, scope=app_scope if supervised else None
     )
     await recover(history)
     return Root(state, history, engine, app_scope, Runtime())
+
+
+def _close(provider: Provider) -> None:
+    """Let go of what a provider holds (a model in memory, say); most hold nothing."""
+    close = getattr(provider, "close", None)
+    if close is not None:
+        close()
 
 
 @fb.effect(raises=HistoryError)

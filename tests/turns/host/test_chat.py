@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,12 +14,14 @@ import structlog.testing
 
 import fibers as fb
 from fibers import Failure
+from turns.host import discovery
 from turns.host.chat import Answering
 from turns.host.config import Limits
+from turns.host.remote import ask_server
 from turns.host.root import open_root
 from turns.host.terminal import Terminal
 
-from .kit import TalkativeProvider, until
+from .kit import TalkativeProvider, a_server, events_of, until
 from .programs import (
     WORDS,
     Program,
@@ -287,3 +291,51 @@ async def test_a_cleanup_step_that_raises_keeps_no_later_one_from_running(
     rows = stored(tmp_path)
     assert said(rows[1]) == "so far"
     assert rows[1]["metadata"]["abortReason"] == "user"
+
+
+# ---- a client that is behind
+
+
+@pytest.mark.parametrize("ends", ["after", "meanwhile"])
+async def test_a_client_that_fell_behind_gets_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """The server closes its event stream; it comes again and goes on where it was."""
+    written: list[str] = []
+    gate = asyncio.Event()
+
+    async def write(_self: Terminal, text: str) -> None:
+        written.append(text)
+        await gate.wait()
+
+    monkeypatch.setattr(Terminal, "write", write)
+    words = [f"{number} " + "x" * 50_000 for number in range(200)]
+    with structlog.testing.capture_logs() as logs:
+        async with (
+            a_server(tmp_path, limits=Limits(subscriber_bytes=100_000)) as live,
+            live.client() as client,
+            events_of(client) as quick,
+        ):
+            note = discovery.find(tmp_path, os.getpid())
+            assert note is not None
+            fiber = fb.run_fork(ask_server(tmp_path, note, "w1", "hello"))
+            answer = await live.provider.next_answer()
+            said = ""
+            for word in words:
+                answer.say(word)
+                said += word
+                await quick.until("stream-delta")
+                if any("too far behind" in entry["event"] for entry in logs):
+                    break
+            if ends == "meanwhile":
+                answer.finish()
+                await until(lambda: stored(tmp_path)[-1]["role"] == "assistant")
+            gate.set()
+            if ends == "after":
+                answer.say("and more").finish()
+                said += "and more"
+            code = await fiber.join()
+
+    assert code == 0
+    assert any("too far behind" in entry["event"] for entry in logs)
+    assert "".join(written).rstrip("\n") == said

@@ -10,10 +10,8 @@ import json
 import logging
 import os
 import stat
-import sys
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
@@ -21,6 +19,7 @@ import structlog
 from fibers import AbortController, AbortSignal
 from streamengine import StreamRequest
 from streamengine.model import ProviderPart, TextDelta
+from streamengine.providers.local import LocalModelError, LocalProvider
 from turns.host import discovery, logs, models
 from turns.host.config import ServeConfig, default_state, is_loopback
 from turns.host.errors import HostError, UsageError
@@ -276,30 +275,24 @@ def test_a_script_with_a_fault_is_refused_with_its_place(tmp_path: Path) -> None
         provider_for(f"scripted:{path}")
 
 
-def test_a_model_whose_package_is_missing_is_refused_with_the_way_to_get_it(
+def test_a_model_that_is_not_installed_is_refused_with_the_way_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # None in sys.modules makes the import fail as if the package were not installed.
-    monkeypatch.setitem(sys.modules, "streamengine.providers.local", None)
+    def find() -> Path:
+        raise LocalModelError("model_missing", "it needs the package x", "Install it.")
 
-    with pytest.raises(HostError, match=r"not installed.*make run"):
+    monkeypatch.setattr(models, "find_model_file", find)
+
+    with pytest.raises(HostError, match=r"it needs the package x\. Install it\. Or use --model"):
         provider_for("local")
 
 
-@pytest.mark.parametrize("error", [ImportError("no engine", name="engine"), OSError("no file")])
-def test_a_model_that_cannot_be_made_is_refused(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
+def test_the_local_model_is_made_without_being_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def make() -> Any:
-        raise error
+    monkeypatch.setattr(models, "find_model_file", lambda: tmp_path / "never-opened.gguf")
 
-    def class_of(_module: str, _name: str) -> Any:
-        return make
-
-    monkeypatch.setattr(models, "_class_of", class_of)
-
-    with pytest.raises(HostError, match=r"engine|no file"):
-        provider_for("local")
+    assert isinstance(provider_for("local"), LocalProvider)
 
 
 async def test_patience_closes_the_provider_that_it_gave_up() -> None:
