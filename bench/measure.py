@@ -24,7 +24,7 @@ import fibers as fb
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-ROUNDS: Final = 7
+ROUNDS: Final = 9
 """Samples of each side, the warm-up not counted."""
 
 Work: TypeAlias = "Callable[[int], Coroutine[object, object, float]]"

@@ -104,7 +104,6 @@ async def _left_behind(n: int) -> float:
 
 
 _SIZE = 5_000
-_ROUNDS = 3  # the allocator has no noise worth a median of many
 
 BYTES = [
     Row(
@@ -117,7 +116,6 @@ BYTES = [
         in_task(_tasks(_wait)),
         bar=1.25,
         aim=1.0,
-        rounds=_ROUNDS,
     ),
     Row(
         "bytes-scope",
@@ -129,7 +127,6 @@ BYTES = [
         in_task(_tasks(_wait)),
         bar=1.9,
         aim=1.3,
-        rounds=_ROUNDS,
     ),
     Row(
         "bytes-effect",
@@ -141,7 +138,6 @@ BYTES = [
         in_task(_tasks(_wait)),
         bar=0.7,
         aim=0.6,
-        rounds=_ROUNDS,
     ),
     Row(
         "bytes-effect-sleep",
@@ -153,7 +149,6 @@ BYTES = [
         in_task(_tasks(_doze)),
         bar=0.7,
         aim=0.6,
-        rounds=_ROUNDS,
     ),
 ]
 

@@ -72,7 +72,7 @@ def _line(name: str, ours: str, against: str, ratio: str, bar: str, aim: str, ho
 
 
 def heading() -> str:
-    """The heads of the columns; each figure is a median, with least and most in brackets."""
+    """The heads of the columns."""
     head = _line("", "ours", "against", "ratio", "bar", "aim", "holds")
     return f"{head}\n{'-' * (len(head) + 1)}"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -55,9 +56,11 @@ def main() -> int:
         parser.error(f"no row is named like {options.only!r}; --help lists them")
     part = _QUICK_PART if options.quick else 1
     print(
-        f"{platform.python_implementation()} {platform.python_version()}, {options.loop} loop"
-        f"{', quick' if options.quick else ''}; CPU time of one thread, medians (least-most)"
+        f"{platform.python_implementation()} {platform.python_version()}, {options.loop} loop, "
+        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+        f"{', quick' if options.quick else ''}"
     )
+    print("CPU time of one thread; each figure is a median, with least and most in brackets")
     for note in NOT_MEASURED:
         print(note)
     print(heading())

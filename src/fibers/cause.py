@@ -26,7 +26,7 @@ def same_error(left: BaseException, right: BaseException) -> bool:
     """Two errors are one if they are the same object or say that they are equal."""
     try:
         return left is right or bool(left == right)
-    except Exception:
+    except Exception:  # noqa: BLE001  # whatever a comparison raises
         return False  # an error that can't be compared is only equal to itself
 
 

@@ -266,8 +266,10 @@ def _run_sync(eff: Effect[A, E], env: dict[str, Any] | None, scope: Scope | None
         caller = current_fiber()
         env = DEFAULT_ENV if caller is None else caller._env
     fiber = new_fiber(eff, env=env, on=queue)
+    queue.on_fatal = _taken  # raised below, once
     fiber._drive()
     queue.run_all()
+    fatal, queue.fatal, queue.on_fatal = queue.fatal, None, None
     if loop is not None:
         # What it forked lives on, and so does an effect that has to wait.
         queue.attach()
@@ -286,9 +288,13 @@ def _run_sync(eff: Effect[A, E], env: dict[str, Any] | None, scope: Scope | None
             "Await the effect, or fork it",
             fiber,
         )
-    if queue.fatal is not None:
-        raise queue.fatal
+    if fatal is not None:
+        raise fatal
     return value_or_raise(fiber)
+
+
+def _taken(_exc: BaseException) -> None:
+    return None
 
 
 class Runtime:

@@ -5,6 +5,7 @@ AsyncExitStack can't be the base: it loses the finalizer in flight on one cancel
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from asyncio import CancelledError
@@ -333,7 +334,7 @@ class _SequentialClose(_Closing):
                 if entry._state == ENDED:
                     continue
                 fiber._stack.append(self)
-                fiber._next = EndFibers([entry], self.why, skip=waiting.waiters_for(fiber, [entry]))
+                fiber._next = EndFibers([entry], self.why, leads_to=waiting.leads_to)
                 return NEXT
             fiber._stack.append(self)
             fiber._next = _RunFinalizerOp(entry.f, self.close.given)
@@ -370,12 +371,11 @@ class _ParallelClose(_Closing, Node):
             entry = self.entries[self.at]
             self.at += 1
             if isinstance(entry, FiberCore):
-                if not entry._ask(self.why):
-                    continue
                 if entry._queue.loop is not fiber._queue.loop:
-                    entry._elsewhere(entry._unwind)
+                    # Asked for there: its mask may be another by then.
+                    entry._elsewhere(functools.partial(entry._interrupt_here, self.why))
                     continue
-                if not entry._cut_loose():
+                if not entry._ask(self.why) or not entry._cut_loose():
                     continue
                 target = entry
             else:
@@ -387,9 +387,7 @@ class _ParallelClose(_Closing, Node):
             return SWITCH
         members = [e for e in self.entries if isinstance(e, FiberCore)]
         fiber._stack.append(self)
-        fiber._next = WaitForEnds(
-            members + self.callbacks, skip=waiting.waiters_for(fiber, members)
-        )
+        fiber._next = WaitForEnds(members + self.callbacks, leads_to=waiting.leads_to)
         return NEXT
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:

@@ -7,28 +7,17 @@ asyncio's wait for. Through anything else (an Event, a Queue) the bound of the c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fibers.loop import hooks
 from fibers.loop.protocol import Wait
 from fibers.loop.run_loop import ENDED, FiberCore
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-
-def waiters_for(closer: FiberCore, candidates: Iterable[FiberCore]) -> set[FiberCore]:
-    """Those of ``candidates`` that can't end before ``closer`` has, itself included."""
-    found: set[FiberCore] = {closer}
+def leads_to(start: FiberCore, closer: FiberCore) -> bool:
+    """Can ``start`` not end before ``closer`` has?"""
     if not closer._observers and closer._task is None and not isinstance(closer._owner, FiberCore):
-        return found
-    for candidate in candidates:
-        if candidate not in found and _leads_to(candidate, closer):
-            found.add(candidate)
-    return found
-
-
-def _leads_to(start: FiberCore, closer: FiberCore) -> bool:
+        return start is closer  # nobody waits for it
     seen: set[int] = set()
     todo: list[Any] = [start]
     while todo:

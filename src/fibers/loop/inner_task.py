@@ -38,8 +38,8 @@ class InnerTask:
     )
 
     def __init__(self, fiber: FiberCore, depth: int) -> None:
-        # Weak: asyncio.timeout and others keep the task in their frames, which a failure's traceback
-        # keeps, which the ended fiber keeps. While it runs, the loop holds the fiber (PD13).
+        # Weak: asyncio.timeout and others keep the task in their frames, which a failure's
+        # traceback keeps, which the ended fiber keeps. While it runs, the loop holds it (PD13).
         self._ref = weakref.ref(fiber)
         self._hash: int | None = None
         self._depth = depth

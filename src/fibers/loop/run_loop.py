@@ -15,6 +15,7 @@ Interrupt state (sections WI and PD2 of the semantics):
 from __future__ import annotations
 
 import contextvars
+import functools
 import itertools
 import logging
 import sys
@@ -99,7 +100,7 @@ class Caught(Frame):
     def reason_for(self, exc: BaseException) -> Fail[Any] | Die | None:
         # The last one: a shared object may have failed before and died now.
         for reason in reversed(self.seen):
-            if (reason.error if isinstance(reason, Fail) else reason.defect) is exc:
+            if _error_in(reason) is exc:
                 return reason
         return None
 
@@ -131,8 +132,13 @@ class Caught(Frame):
         return value
 
 
+def _error_in(reason: Fail[Any] | Die) -> BaseException:
+    error: BaseException = reason.error if isinstance(reason, Fail) else reason.defect
+    return error
+
+
 def _forgotten(reason: Fail[Any] | Die) -> bool:
-    error = reason.error if isinstance(reason, Fail) else reason.defect
+    error = _error_in(reason)
     return sys.getrefcount(error) <= 3
 
 
@@ -257,12 +263,27 @@ def watch(target: FiberCore, observer: Observer, waiter: FiberCore) -> None:
     target._elsewhere(begin)
 
 
+def unwatch(target: FiberCore, observer: Observer, waiter: FiberCore) -> None:
+    """Undo ``watch``."""
+    if target._queue.loop is waiter._queue.loop:
+        target._unwatch(observer)
+        return
+
+    def end() -> None:
+        for at in target._observers or ():
+            if isinstance(at, _Remote) and at.observer is observer:
+                target._unwatch(at)
+                return
+
+    target._elsewhere(end)
+
+
 class EndFibers(Node, Wait, Observer):
     """Interrupt all of ``targets`` in order, then wait for all: everyone is signalled before
     anyone is awaited. One object is node, wait and observer of one evaluation.
     """
 
-    __slots__ = ("again", "at", "left", "skip", "targets", "waiter", "why")
+    __slots__ = ("again", "at", "leads_to", "left", "targets", "waiter", "why")
 
     def __init__(
         self,
@@ -270,12 +291,14 @@ class EndFibers(Node, Wait, Observer):
         why: Interrupt,
         *,
         again: bool = False,
-        skip: Iterable[FiberCore] = (),
+        leads_to: Callable[[FiberCore, FiberCore], bool] | None = None,
     ) -> None:
         self.targets = targets
         self.why = why
         self.again = again
-        self.skip = frozenset(skip)
+        # For a close: does a target wait for the closer? Then it is signalled and not awaited, also
+        # where it begins to wait later (SO6).
+        self.leads_to = leads_to
         self.at = 0
         self.left = 0
         self.waiter: FiberCore | None = None
@@ -284,18 +307,23 @@ class EndFibers(Node, Wait, Observer):
         while self.at < len(self.targets):
             target = self.targets[self.at]
             self.at += 1
-            if target._ask(self.why, self.again) and target is not fiber:
-                if target._queue.loop is not fiber._queue.loop:
-                    target._elsewhere(target._unwind)
-                elif target._cut_loose():
-                    fiber._cont = self
-                    fiber._switch = target
-                    return SWITCH
+            if target._queue.loop is not fiber._queue.loop:
+                # Asked for there: its mask may be another by then.
+                target._elsewhere(functools.partial(target._interrupt_here, self.why, self.again))
+            elif target._ask(self.why, self.again) and target is not fiber and target._cut_loose():
+                fiber._cont = self
+                fiber._switch = target
+                return SWITCH
         self.waiter = fiber
         for target in self.targets:
-            if target._state != ENDED and target is not fiber and target not in self.skip:
-                self.left += 1
-                watch(target, self, fiber)
+            if target._state == ENDED or target is fiber:
+                continue
+            if self.leads_to is not None:
+                if self.leads_to(target, fiber):
+                    continue
+                target._closing = (*(target._closing or ()), self)
+            self.left += 1
+            watch(target, self, fiber)
         if not self.left:
             return None
         return fiber._suspend(self)
@@ -305,10 +333,19 @@ class EndFibers(Node, Wait, Observer):
         if not self.left and self.waiter is not None:
             self.waiter._wake(None)
 
+    def let_go(self, target: FiberCore) -> None:
+        """``target`` suspends: if it waits for the closer now, it is no longer awaited."""
+        waiter = self.waiter
+        if waiter is None or self.leads_to is None or not self.leads_to(target, waiter):
+            return
+        target._closing = tuple(c for c in target._closing or () if c is not self) or None
+        unwatch(target, self, waiter)
+        self._fiber_done(target)
+
     def _abandon(self, fiber: FiberCore) -> None:
         self.waiter = None
         for target in self.targets:
-            target._unwatch(self)
+            unwatch(target, self, fiber)
 
     def _waits_for(self) -> Iterable[Any]:
         return [t for t in self.targets if t._state != ENDED]
@@ -342,12 +379,13 @@ class FiberCore:
 
     __slots__ = (
         "__weakref__",
+        "_asked",
         "_asyncio_future_blocking",
         "_attn",
         "_base_mask",
         "_cause",
-        "_asked",
         "_children",
+        "_closing",
         "_cont",
         "_ctx",
         "_cut",
@@ -427,6 +465,8 @@ class FiberCore:
         self._exit = None
         self._observers: list[Observer] | None = None
         self._children: dict[FiberCore, None] | None = None
+        # Closes that wait for this fiber.
+        self._closing: tuple[EndFibers, ...] | None = None
         self._owner: Any = None
         self._registered = False
         self._seen = False
@@ -546,7 +586,14 @@ class FiberCore:
                         stack.pop()
                         value = top._val(self, value)
             except BaseException as exc:
-                value = self._defect(exc)
+                if self._state == ENDED:
+                    # Somebody who heard of the end raised. It can't start the fiber again.
+                    _log.exception("the end of fiber #%d was not taken well", self.id)
+                    if isinstance(exc, _FATAL):
+                        self._queue.stop_for(exc)
+                    value = DONE
+                else:
+                    value = self._defect(exc)
 
     def _attend(self, value: Any) -> Any:
         """Something was asked for while the fiber ran: does it land before ``value`` goes on?"""
@@ -580,7 +627,7 @@ class FiberCore:
         return FAIL
 
     def _due(self) -> InnerTask | None:
-        """The inner task whose cancel() can be thrown here: opened under the masks that hold now."""
+        """An inner task whose cancel() can be thrown here: opened under the masks that hold."""
         for face in self._asked or ():
             if face._must and self._mask <= face._depth:
                 return face
@@ -627,6 +674,9 @@ class FiberCore:
             self._cause = self._joined_by(future)
         else:
             self._rv = None
+            if self._attn and not future.cancelled():
+                # Something else will be thrown: its failure counts as looked at all the same.
+                future.exception()
         self._drive()
         del self  # see _drive
 
@@ -745,6 +795,9 @@ class FiberCore:
         self._state = SUSPENDED
         if not self._registered:
             self._register()
+        if self._closing is not None:
+            for close in self._closing:
+                close.let_go(self)
         return SUSPEND
 
     def _yield_turn(self) -> Signal:
@@ -909,8 +962,9 @@ class FiberCore:
 
     def _elsewhere(self, f: Callable[[], None]) -> None:
         """Call ``f`` in the loop of this fiber, which is not the one that runs here."""
-        if self._queue.loop is not None:
-            self._queue.loop.call_soon_threadsafe(f)
+        loop = self._queue.loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(f)
 
     def _cancel_inner(self, face: InnerTask, msg: object) -> None:
         """asyncio's own cancel, aimed at what was opened at ``face``'s depth (PD11)."""

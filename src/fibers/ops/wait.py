@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fibers.cause import Cause, FiberDeadlockError, Interrupt
 from fibers.loop.protocol import FAIL, NEXT, Frame, Node, Wait, outcome_of
-from fibers.loop.run_loop import ENDED, EndFibers, Observer, watch
+from fibers.loop.run_loop import ENDED, EndFibers, Observer, unwatch, watch
 from fibers.ops.finalize import run_finalizer
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class JoinWait(Wait, Observer):
             waiter._wake_cause(fiber._result)
 
     def _abandon(self, fiber: FiberCore) -> None:
-        self.target._unwatch(self)
+        unwatch(self.target, self, fiber)
 
     def _waits_for(self) -> Iterable[Any]:
         return (self.target,)
@@ -215,7 +215,7 @@ class AllWait(Wait, Observer):
 
     def _abandon(self, fiber: FiberCore) -> None:
         for target in self.targets:
-            target._unwatch(self)
+            unwatch(target, self, self.fiber)
 
     def _waits_for(self) -> Iterable[Any]:
         return [t for t in self.targets if t._state != ENDED]
@@ -235,12 +235,13 @@ class AwaitAllOp(Node, Frame):
     def _ev(self, fiber: FiberCore) -> Any:
         for target in self.targets:
             _no_wait_for_itself(fiber, target, "exit")
-            target._seen = True
         fiber._stack.append(self)
         fiber._next = WaitForEnds(self.targets)
         return NEXT
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
+        for target in self.targets:
+            target._seen = True
         return [t._exit_made() for t in self.targets]
 
 
@@ -249,8 +250,12 @@ class WaitForEnds(EndFibers):
 
     __slots__ = ()
 
-    def __init__(self, targets: list[FiberCore], skip: Iterable[FiberCore] = ()) -> None:
-        super().__init__(targets, Interrupt(), skip=skip)
+    def __init__(
+        self,
+        targets: list[FiberCore],
+        leads_to: Callable[[FiberCore, FiberCore], bool] | None = None,
+    ) -> None:
+        super().__init__(targets, Interrupt(), leads_to=leads_to)
         self.at = len(targets)
 
 

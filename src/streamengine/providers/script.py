@@ -22,6 +22,8 @@ from ._json_place import place_of
 WAY_OUT: Final = "Correct it there; docs/providers.md lists the steps and their fields."
 
 Milliseconds = Annotated[int, Field(ge=0)]
+SomeMilliseconds = Annotated[int, Field(ge=1)]
+# Not 0: a step that neither waits nor gives anything would spin if it were repeated for ever.
 Times = Annotated[int, Field(ge=1)]
 
 
@@ -76,7 +78,7 @@ class Say(_ScriptModel):
 
 class Wait(_ScriptModel):
     do: Literal["wait"] = "wait"
-    ms: Milliseconds
+    ms: SomeMilliseconds
 
 
 class WaitForEver(_ScriptModel):
@@ -87,7 +89,7 @@ class BlockThread(_ScriptModel):
     """Hold up the thread of the loop, and everything on it, as a blocking client does."""
 
     do: Literal["block-thread"] = "block-thread"
-    ms: Milliseconds
+    ms: SomeMilliseconds
 
 
 class Failure(_ScriptModel):

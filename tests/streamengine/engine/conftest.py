@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 import fibers as fb
+from fibers import Scope
 from fibers.testing import TestClock
+from streamengine.history.store import IoMode
 
-from .kit import Desk, Wedged, make_desk, unhandled_failures
+from .kit import Answer, Desk, Wedged, make_desk, unhandled_failures
 
-MakeDesk = Callable[..., Desk]
+
+class MakeDesk(Protocol):
+    """What the fixture `desk` is."""
+
+    def __call__(
+        self, *answers: Answer, scope: Scope | None = None, io: IoMode = "inline"
+    ) -> Desk: ...
 
 
 @pytest.fixture
@@ -36,9 +45,9 @@ async def desk(rt: fb.Runtime, clock: TestClock, tmp_path: Path) -> AsyncIterato
     """Makes an engine with the given answers; see make_desk for the options."""
     wedged: list[Wedged] = []
 
-    def make(*answers: object, **options: object) -> Desk:
+    def make(*answers: Answer, scope: Scope | None = None, io: IoMode = "inline") -> Desk:
         wedged.extend(answer for answer in answers if isinstance(answer, Wedged))
-        return make_desk(rt, clock, tmp_path, *answers, **options)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # passed on as they are
+        return make_desk(rt, clock, tmp_path, *answers, scope=scope, io=io)
 
     yield make
     # A test that failed before it let them go must not hang as well.

@@ -42,9 +42,9 @@ class Copies:
     def __call__(self, step: Step) -> None:
         path = self.copies / f"{len(self.at):03}"
         shutil.copytree(self.live, path)
-        tape = self.tape
-        told = ([], "") if tape is None else (tape.types, tape.said)
-        self.at.append((path, step, *told))
+        types = [] if self.tape is None else self.tape.types
+        said = "" if self.tape is None else self.tape.said
+        self.at.append((path, step, types, said))
 
 
 def content(row: Row) -> str:

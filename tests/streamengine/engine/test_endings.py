@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import fibers as fb
 from fibers.app import AppScope
+from streamengine import FileHistory, StreamEngine, StreamRequest
+from streamengine.history.store import IoMode
 from streamengine.model import (
     ErrorEvent,
     ErrorPart,
@@ -24,13 +30,16 @@ from .kit import (
     WHOLE,
     WORKSPACE,
     Desk,
+    Disk,
+    Given,
     Line,
     Method,
+    Provider,
+    Tape,
     says,
     text,
     text_in,
 )
-
 
 # ---- success
 
@@ -38,7 +47,7 @@ from .kit import (
 @pytest.mark.spec("BT2", "E26")
 @pytest.mark.parametrize("io", ["inline", "thread"])
 async def test_at_stream_end_the_row_is_on_disk_and_the_partial_gone(
-    desk: MakeDesk, io: str
+    desk: MakeDesk, io: IoMode
 ) -> None:
     d = desk(WHOLE, io=io)
     seen: list[object] = []
@@ -94,9 +103,7 @@ async def test_the_completion_settles_after_every_observer_has_had_the_end(
     d = desk(WHOLE)
     order: list[str] = []
     for name in ("first", "second"):
-        d.engine.events.subscribe(
-            lambda event, name=name: order.append(f"{name} {event.type}")  # type: ignore[misc]  # the default binds the name
-        )
+        d.engine.events.subscribe(lambda event, name=name: order.append(f"{name} {event.type}"))
     handle = await d.start()
     waiting = d.rt.run_fork(handle.completion.map(lambda _: order.append("completion")))
 
@@ -126,15 +133,16 @@ async def test_the_final_row_stands_under_the_sequence_that_was_reserved(desk: M
 
 @pytest.mark.spec("P19")
 @pytest.mark.parametrize("io", ["inline", "thread"])
-async def test_a_reader_never_finds_neither_row_nor_partial(desk: MakeDesk, io: str) -> None:
+async def test_a_reader_never_finds_neither_row_nor_partial(desk: MakeDesk, io: IoMode) -> None:
     line = Line()
     d = desk(line, io=io)
     await d.start()
     line.give(text("answer"))
     await d.idle()
     seen: list[bool] = []
-    for method in ("finalize", "delete_partial", "release"):
-        gate = d.history.hold(method)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # three of its names
+    methods: list[Method] = ["finalize", "delete_partial", "release"]
+    for method in methods:
+        gate = d.history.hold(method)
         if method == "finalize":
             line.give(FINISH)
             line.end()
@@ -388,7 +396,7 @@ async def test_a_part_is_kept_although_its_event_could_not_be_emitted(
 async def test_the_provider_is_never_more_than_one_part_ahead(desk: MakeDesk) -> None:
     asked: list[str] = []
 
-    async def play() -> object:  # type: ignore[misc]  # a generator
+    async def play() -> AsyncGenerator[Given, None]:
         for word in ("one", "two", "three"):
             asked.append(f"give {word}")
             yield text(word)
@@ -404,8 +412,7 @@ async def test_the_provider_is_never_more_than_one_part_ahead(desk: MakeDesk) ->
 
     await d.done(await d.start())
 
-    for word, after in (("one", "three"),):
-        assert asked.index(f"told {word}") < asked.index(f"give {after}")
+    assert asked.index("told one") < asked.index("give three")
     assert [item for item in asked if item.startswith("told")] == [
         "told one",
         "told two",
@@ -415,9 +422,10 @@ async def test_the_provider_is_never_more_than_one_part_ahead(desk: MakeDesk) ->
 
 async def test_parts_that_nobody_knows_are_passed_over(desk: MakeDesk) -> None:
     """Also such that are no parts at all."""
-    odd: list[object] = [UnknownPart("new-thing", {"type": "new-thing"}), None, 7, None]
+    # Not what the types allow: a provider that nobody checked.
+    odd: list[Any] = [UnknownPart("new-thing", {"type": "new-thing"}), None, 7, None]
 
-    async def play() -> object:  # type: ignore[misc]  # a generator
+    async def play() -> AsyncGenerator[Given, None]:
         yield text("a")
         for thing in odd:
             yield thing
@@ -479,22 +487,14 @@ async def _end(d: Desk, line: Line, how: str, scope: AppScope) -> None:
 @pytest.mark.spec("E1")
 @pytest.mark.parametrize("has_begun", [True, False])
 def test_a_stream_that_nobody_supervises_ends_with_its_loop(
-    has_begun: bool, tmp_path: object
+    has_begun: bool, tmp_path: Path
 ) -> None:
     """`run` interrupts what is left when its effect has ended; what was said is not lost."""
-    from pathlib import Path
-
-    from streamengine import FileHistory, StreamEngine, StreamRequest
-
-    from .kit import Disk, Provider, Tape
-
-    assert isinstance(tmp_path, Path)
-    line = Line
     tapes: list[Tape] = []
 
     @fb.effect
     async def main() -> None:
-        answer = line()
+        answer = Line()
         engine = StreamEngine(history=FileHistory(tmp_path), provider=Provider(answer))
         tapes.append(Tape(engine))
         await engine.start_stream(WORKSPACE, StreamRequest(text="Hi")).or_die()

@@ -11,6 +11,7 @@ from freezegun import freeze_time
 from fibers import AbortController
 from fibers.testing import TestClock
 from streamengine import FileHistory, StreamEngine, StreamRequest
+from streamengine.history.store import IoMode
 from streamengine.model import Event, StreamDeltaEvent, StreamStartEvent
 
 from .conftest import MakeDesk
@@ -19,7 +20,7 @@ from .kit import FINISH, THROTTLE_SECONDS, WORKSPACE, Disk, Line, Provider, says
 
 @pytest.mark.spec("P2")
 @pytest.mark.parametrize("io", ["inline", "thread"])
-async def test_the_first_part_is_written_at_once(desk: MakeDesk, io: str) -> None:
+async def test_the_first_part_is_written_at_once(desk: MakeDesk, io: IoMode) -> None:
     line = Line()
     d = desk(line, io=io)
     await d.start()
@@ -222,4 +223,3 @@ async def test_the_row_bears_the_time_at_which_the_stream_began(desk: MakeDesk) 
     began = datetime(2024, 5, 1, 12, 0, 0, tzinfo=UTC)
     assert start.start_time_ms == round(began.timestamp() * 1000)
     assert d.disk.rows()[-1]["metadata"]["timestamp"] == start.start_time_ms
-

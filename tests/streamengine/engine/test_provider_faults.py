@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -64,7 +64,7 @@ async def test_a_provider_that_raises_cancelled_error_fails_its_stream(
 ) -> None:
     """Some task inside of it was cancelled; nobody asked the stream to end."""
 
-    async def play() -> Parts:  # type: ignore[misc]  # a generator
+    async def play() -> AsyncGenerator[Given, None]:
         for part in first:
             yield part
         raise asyncio.CancelledError("somebody else's")
@@ -83,7 +83,7 @@ async def test_a_provider_that_swallows_its_cancel_and_goes_on_is_cut_off(desk: 
     """Report R09: the run must end although a handler ate the cancellation."""
 
     def goes_on(_call: Call) -> Parts:
-        async def play() -> Parts:  # type: ignore[misc]  # a generator
+        async def play() -> AsyncGenerator[Given, None]:
             yield text("half")
             try:
                 await asyncio.Event().wait()
@@ -111,7 +111,7 @@ async def test_a_provider_that_swallows_its_cancel_and_goes_on_is_cut_off(desk: 
 async def test_a_reading_that_somebody_cancels_fails_the_stream(desk: MakeDesk) -> None:
     """As a debugger or a framework does with asyncio.all_tasks()."""
 
-    async def play() -> Parts:  # type: ignore[misc]  # a generator
+    async def play() -> AsyncGenerator[Given, None]:
         yield text("half")
         await asyncio.Event().wait()
 
@@ -251,7 +251,7 @@ async def test_a_provider_that_outlives_a_failed_stream_is_let_go_at_its_next_pa
     """It swallows its interrupt, and its next part must not wait for a pump that is over."""
 
     def reports_then_goes_on(_call: Call) -> Parts:
-        async def play() -> Parts:  # type: ignore[misc]  # a generator
+        async def play() -> AsyncGenerator[Given, None]:
             yield ErrorPart(error="overloaded")
             try:
                 await asyncio.Event().wait()

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,10 @@ from fibers import AbortController
 from fibers.app import AppScope, close_bounded
 from fibers.testing import TestClock
 from streamengine import SendError, StreamHandle
-from streamengine.model import ErrorPart, UnknownPart
+from streamengine.history.store import IoMode
+from streamengine.model import AbortReason, ErrorPart, UnknownPart
 
-from .kit import FINISH, TEXT_END, WORKSPACE, Call, Desk, Given, Parts, make_desk, text
+from .kit import FINISH, TEXT_END, WORKSPACE, Call, Desk, Given, Parts, make_desk, says, text
 
 pytestmark = [pytest.mark.lifecycle, pytest.mark.slow]
 
@@ -61,6 +63,7 @@ class Hostile:
                             await self.let_go.wait()
                         except asyncio.CancelledError:
                             continue
+                    return
                 case _:
                     if rng.random() < 0.5:
                         await call.signal.wait()
@@ -77,7 +80,7 @@ class Race:
         self.scope = scope
         self.handles: list[StreamHandle] = []
         self.callers: list[AbortController] = []
-        self.running: list[fb.Fiber[object, object]] = []
+        self.running: list[fb.Fiber[Any, Any]] = []
 
     def act(self) -> None:
         rng, d = self.rng, self.d
@@ -85,9 +88,10 @@ class Race:
             case 0 | 1 | 2:
                 self.fork(self.starting())
             case 3 | 4:
-                reason = rng.choice(["user", "startup", "system"])
+                reasons: list[AbortReason] = ["user", "startup", "system"]
+                reason = rng.choice(reasons)
                 abandon = rng.random() < 0.3
-                self.fork(d.stopping(reason, abandon_partial=abandon))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # one of the three
+                self.fork(d.stopping(reason, abandon_partial=abandon))
             case 5:
                 self.fork(d.stopping("user", soft=True))
             case 6 if self.handles:
@@ -148,16 +152,11 @@ class Race:
 
     async def check_next_start(self) -> None:
         d = self.d
-        d.provider.answers = [lambda _call: _short()]
+        d.provider.answers = [says(text("done"), FINISH)]
         d.provider.calls.clear()
         completion = await d.done(await d.start("one more"))
         wanted = "aborted" if self.scope.state == "closed" else "completed"
         assert completion.status == wanted
-
-
-async def _short() -> AsyncGenerator[Given, None]:
-    yield text("done")
-    yield FINISH
 
 
 def of_streams(lines: str) -> list[str]:
@@ -175,7 +174,7 @@ async def test_no_order_of_starts_stops_and_closes_breaks_a_promise(
         let_go = asyncio.Event()
         scope = AppScope()
         hostile = Hostile(random.Random(seed), let_go)
-        io = "thread" if seed % 4 == 0 else "inline"
+        io: IoMode = "thread" if seed % 4 == 0 else "inline"
         d = make_desk(rt, clock, tmp_path / f"{seed}", hostile, scope=scope, io=io)
         race = Race(seed, d, scope)
         try:

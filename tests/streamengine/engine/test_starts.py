@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ import fibers as fb
 from fibers import AbortController
 from fibers.app import AppScope
 from streamengine import SendError
+from streamengine.history.store import IoMode
 
 from .conftest import MakeDesk
 from .kit import (
@@ -34,7 +36,7 @@ pytestmark = pytest.mark.lifecycle
 
 @pytest.mark.spec("BT1")
 @pytest.mark.parametrize("io", ["inline", "thread"])
-async def test_the_user_row_is_on_disk_when_the_handle_is_given(desk: MakeDesk, io: str) -> None:
+async def test_the_user_row_is_on_disk_when_the_handle_is_given(desk: MakeDesk, io: IoMode) -> None:
     d = desk(Line(), io=io)
 
     await d.start("What is it?")
@@ -386,7 +388,7 @@ async def test_a_stop_comes_before_the_replacement_that_was_still_starting(desk:
 @pytest.mark.parametrize("method", ["read", "commit_partial", "append_user", "reserve"])
 @pytest.mark.parametrize("io", ["inline", "thread"])
 async def test_a_caller_that_is_cancelled_mid_start_leaves_nothing_behind(
-    desk: MakeDesk, method: Method, io: str
+    desk: MakeDesk, method: Method, io: IoMode
 ) -> None:
     """As an HTTP server does it to the task of a request whose client has gone."""
     d = desk(WHOLE, io=io)
@@ -451,7 +453,9 @@ async def test_a_caller_that_leaves_after_the_registration_leaves_the_stream_alo
 
 @pytest.mark.spec("E14")
 @pytest.mark.parametrize("io", ["inline", "thread"])
-async def test_a_start_waits_until_the_live_stream_is_cleaned_up(desk: MakeDesk, io: str) -> None:
+async def test_a_start_waits_until_the_live_stream_is_cleaned_up(
+    desk: MakeDesk, io: IoMode
+) -> None:
     """Its text is a row before the next message is one."""
     line = Line()
     d = desk(line, WHOLE, io=io)
@@ -512,7 +516,7 @@ async def test_the_late_end_of_an_old_provider_leaves_its_replacement_registered
 async def test_a_start_from_an_observer_of_the_end_waits_for_that_end(desk: MakeDesk) -> None:
     """The old stream is still registered when its stream-end is told."""
     d = desk(WHOLE)
-    following: list[fb.Fiber[object, object]] = []
+    following: list[fb.Fiber[Any, Any]] = []
 
     def follow(event: object) -> None:
         if getattr(event, "type", "") == "stream-end" and not following:
@@ -590,4 +594,3 @@ async def test_an_interrupted_answer_that_says_nothing_is_never_shown_to_a_provi
     await d.done(await d.start("second"))
 
     assert [row.role for row in d.provider.calls[1].request.history] == ["user"]
-

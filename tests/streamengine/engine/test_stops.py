@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
 import pytest
 
 import fibers as fb
-from fibers import AbortController
+from fibers import AbortController, Scope
 from fibers.app import AppScope
-from streamengine.model import Event, HistoryError, StreamAbortEvent
+from streamengine.history.store import IoMode
+from streamengine.model import AbortReason, Event, HistoryError, StreamAbortEvent
 
 from .conftest import MakeDesk
 from .kit import (
@@ -18,6 +21,7 @@ from .kit import (
     WORKSPACE,
     Call,
     Desk,
+    Given,
     Line,
     Method,
     Parts,
@@ -28,9 +32,16 @@ from .kit import (
 pytestmark = pytest.mark.lifecycle
 
 
-async def flowing(make: MakeDesk, line: Line, said: str = "half", **options: object) -> Desk:
+async def flowing(
+    make: MakeDesk,
+    line: Line,
+    said: str = "half",
+    *,
+    scope: Scope | None = None,
+    io: IoMode = "inline",
+) -> Desk:
     """A desk with a stream that has said something."""
-    d = make(line, WHOLE, **options)
+    d = make(line, WHOLE, scope=scope, io=io)
     await d.start()
     line.give(text(said))
     await d.idle()
@@ -42,7 +53,7 @@ async def flowing(make: MakeDesk, line: Line, said: str = "half", **options: obj
 
 @pytest.mark.spec("E1", "BT7")
 @pytest.mark.parametrize("io", ["inline", "thread"])
-async def test_a_stop_ends_the_stream_with_the_reason_given(desk: MakeDesk, io: str) -> None:
+async def test_a_stop_ends_the_stream_with_the_reason_given(desk: MakeDesk, io: IoMode) -> None:
     d = await flowing(desk, Line(), io=io)
 
     await d.stop("user")
@@ -89,7 +100,7 @@ async def test_the_row_of_an_abort_keeps_no_finish_reason(desk: MakeDesk) -> Non
 @pytest.mark.spec("P15")
 @pytest.mark.parametrize("io", ["inline", "thread"])
 async def test_an_abandoned_answer_leaves_neither_row_nor_partial(
-    desk: MakeDesk, io: str
+    desk: MakeDesk, io: IoMode
 ) -> None:
     d = await flowing(desk, Line(), io=io)
     assert d.disk.partial_text() == "half"
@@ -207,17 +218,18 @@ async def test_a_stop_before_the_launch_emits_its_abort_and_no_start(desk: MakeD
 @pytest.mark.spec("E3", "E5")
 @pytest.mark.parametrize("io", ["inline", "thread"])
 async def test_many_stops_at_once_are_one_abort_for_the_first_one_s_reason(
-    desk: MakeDesk, io: str
+    desk: MakeDesk, io: IoMode
 ) -> None:
     d = await flowing(desk, Line(), io=io)
     order: list[str] = []
     d.tape.on_event = lambda event: order.append(event.type)
 
-    def stop(reason: str) -> fb.Fiber[None]:
-        stopping = d.stopping(reason)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # one of the three
+    def stop(reason: AbortReason) -> fb.Fiber[None]:
+        stopping = d.stopping(reason)
         return d.rt.run_fork(stopping.map(lambda _: order.append("stopped")))
 
-    stops = [stop(reason) for reason in ("user", "system", "startup", "system")]
+    reasons: list[AbortReason] = ["user", "system", "startup", "system"]
+    stops = [stop(reason) for reason in reasons]
     for fiber in stops:
         await fiber
 
@@ -298,7 +310,7 @@ async def test_a_stop_from_inside_the_provider_does_not_wait_for_itself(desk: Ma
     """A tool that stops its own stream, and waits for that."""
 
     def stops_itself(_call: Call) -> Parts:
-        async def play() -> Parts:  # type: ignore[misc]  # a generator
+        async def play() -> AsyncGenerator[Given, None]:
             yield text("half")
             await d.stopping("user")
 
@@ -320,7 +332,7 @@ async def test_a_stop_from_inside_the_provider_does_not_wait_for_itself(desk: Ma
 @pytest.mark.parametrize("method", ["finalize", "delete_partial"])
 @pytest.mark.parametrize("io", ["inline", "thread"])
 async def test_a_stop_after_the_loop_and_before_completed_yields_only_the_end(
-    desk: MakeDesk, method: Method, io: str
+    desk: MakeDesk, method: Method, io: IoMode
 ) -> None:
     line = Line()
     d = await flowing(desk, line, io=io)
@@ -410,7 +422,7 @@ async def test_a_stop_while_the_answer_cannot_be_stored_is_told_as_the_error(
 
 @pytest.mark.spec("E9")
 @pytest.mark.parametrize("io", ["inline", "thread"])
-async def test_a_soft_stop_takes_effect_at_the_end_of_the_text(desk: MakeDesk, io: str) -> None:
+async def test_a_soft_stop_takes_effect_at_the_end_of_the_text(desk: MakeDesk, io: IoMode) -> None:
     """Not in the middle of it; and also where the flush before the abort has to wait."""
     line = Line()
     d = await flowing(desk, line, io=io)
@@ -480,7 +492,7 @@ async def test_a_soft_stop_of_an_answer_without_a_boundary_lets_it_complete(
 @pytest.mark.spec("E8")
 @pytest.mark.parametrize("io", ["inline", "thread"])
 async def test_a_soft_stop_at_its_boundary_and_a_hard_one_are_one_abort(
-    desk: MakeDesk, io: str
+    desk: MakeDesk, io: IoMode
 ) -> None:
     line = Line()
     d = await flowing(desk, line, io=io)
@@ -557,7 +569,7 @@ async def test_a_part_that_waits_to_be_taken_at_the_abort_is_dropped(desk: MakeD
 @pytest.mark.spec("E11")
 async def test_a_provider_that_raises_after_the_abort_was_aborted(desk: MakeDesk) -> None:
     def raises(call: Call) -> Parts:
-        async def play() -> Parts:  # type: ignore[misc]  # a generator
+        async def play() -> AsyncGenerator[Given, None]:
             yield text("half")
             await call.signal.wait()
             raise ConnectionError("closed by us")

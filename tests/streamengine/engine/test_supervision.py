@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 import fibers as fb
 from fibers.app import AppScope, Shutdown, close_bounded
+from streamengine.history.store import IoMode
 from streamengine.model import StreamAbortEvent
 
 from .conftest import MakeDesk
@@ -17,9 +18,9 @@ from .kit import FINISH, GRACE_SECONDS, WHOLE, WORKSPACE, Desk, Line, Method, We
 pytestmark = pytest.mark.lifecycle
 
 
-async def flowing(make: MakeDesk, scope: AppScope, **options: object) -> Desk:
+async def flowing(make: MakeDesk, scope: AppScope, io: IoMode = "inline") -> Desk:
     line = Line()
-    d = make(line, scope=scope, **options)
+    d = make(line, scope=scope, io=io)
     await d.start()
     line.give(text("half"))
     await d.idle()
@@ -36,7 +37,7 @@ def aborts(d: Desk) -> list[str | None]:
 @pytest.mark.spec("VA2", "E1")
 @pytest.mark.parametrize("io", ["inline", "thread"])
 async def test_a_dispose_has_aborted_the_stream_before_its_first_step(
-    desk: MakeDesk, io: str
+    desk: MakeDesk, io: IoMode
 ) -> None:
     """The event told, the row committed, the partial gone: other services still work then."""
     scope = AppScope()
@@ -146,8 +147,9 @@ async def test_a_close_that_meets_a_stop_leaves_it_its_reason(desk: MakeDesk) ->
 async def test_a_fault_in_the_cleanup_does_not_keep_the_scope_open(desk: MakeDesk) -> None:
     scope = AppScope()
     d = await flowing(desk, scope)
-    for method in ("write_partial", "commit_partial", "release"):
-        d.history.fail(method, RuntimeError("a fault of the store"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # three of its names
+    methods: list[Method] = ["write_partial", "commit_partial", "release"]
+    for method in methods:
+        d.history.fail(method, RuntimeError("a fault of the store"))
 
     assert await d.rt.run(fb.Effect.promise(lambda: close_bounded(scope)))
 
@@ -169,7 +171,7 @@ async def test_a_stream_of_an_engine_without_a_scope_outlives_every_close(desk: 
 @pytest.mark.spec("VA6")
 @pytest.mark.parametrize("io", ["inline", "thread"])
 async def test_a_stream_started_after_the_close_is_aborted_at_once(
-    desk: MakeDesk, io: str
+    desk: MakeDesk, io: IoMode
 ) -> None:
     scope = AppScope()
     d = desk(WHOLE, scope=scope, io=io)
@@ -368,4 +370,3 @@ async def test_a_recovery_puts_all_workspaces_in_order_although_one_cannot_be_re
     assert d.disk.answers("w2") == ["half"]
     assert d.disk.partial("w2") is None
     assert {log["workspaceId"] for log in logs} == {"w1"}
-

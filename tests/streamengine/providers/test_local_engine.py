@@ -22,7 +22,7 @@ from streamengine import (
     StreamRequest,
 )
 from streamengine.model import AssistantRow, TextPart, UserRow
-from streamengine.model.events import StreamDeltaEvent, StreamEndEvent
+from streamengine.model.events import ErrorEvent, StreamDeltaEvent, StreamEndEvent
 from streamengine.model.parts import Finish, FinishStep, ProviderPart, TextDelta, UnknownPart
 from streamengine.model.usage import Usage
 from streamengine.providers.local import LocalModelError, LocalProvider
@@ -77,6 +77,8 @@ class App:
         """Until so many deltas were told."""
         async with asyncio.timeout(6 * BOUND_SECONDS):
             while sum(isinstance(event, StreamDeltaEvent) for event in self.events) < count:
+                last = self.events[-1] if self.events else None
+                assert not isinstance(last, ErrorEvent | StreamEndEvent), last
                 self._news.clear()
                 await self._news.wait()
 

@@ -48,6 +48,8 @@ def test_a_script_can_be_built_in_python() -> None:
         ('{"answers": [\n{"steps": [\n{"do": "say",\n"txt": "x"}]}]}', 3, "steps[0].text"),
         ('{"answers": [\n{"steps": [\n{"do": "wait",\n"ms": "long"}]}]}', 4, "steps[0].ms"),
         ('{"answers": [\n{"steps": [\n{"do": "wait", "ms": -1}]}]}', 3, "steps[0].ms"),
+        ('{"answers": [\n{"steps": [\n{"do": "wait", "ms": 0}]}]}', 3, "steps[0].ms"),
+        ('{"answers": [\n{"steps": [{"do": "say", "text": "", "everyMs": -1}]}]}', 2, "everyMs"),
         ('{"answers": [\n{"steps": [\n{"do": "dance"}]}]}', 3, "'wait-for-ever'"),
         ('{"answers": [\n{"steps": [\n{"text": "x"}]}]}', 3, "'do'"),
         ('{"answers": [\n{"steps": [{"do": "repeat", "steps": []}]}]}', 2, "at least 1"),

@@ -70,6 +70,18 @@ async def test_a_stream_fails_with_its_category(
     assert await service.texts() == ["hello"]
 
 
+@pytest.mark.parametrize("script", ["no_parts", "raises_cancelled"])
+async def test_a_stream_that_ends_without_a_word_of_why_has_failed(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path, script: str
+) -> None:
+    service = _service(rt, clock, script, tmp_path)
+
+    completion = await service.answer("hello")
+
+    assert completion.status == "failed"
+    assert service.told.count("error") == 1
+
+
 @pytest.mark.parametrize(
     "script",
     ["never_yields", "raises_after_abort", "ignores_abort", "swallows_cancel", "endless_cleanup"],

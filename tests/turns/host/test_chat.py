@@ -329,7 +329,7 @@ async def test_a_client_that_fell_behind_gets_the_rest(
                     break
             if ends == "meanwhile":
                 answer.finish()
-                await until(lambda: stored(tmp_path)[-1]["role"] == "assistant")
+                await quick.until("stream-end")
             gate.set()
             if ends == "after":
                 answer.say("and more").finish()

@@ -233,7 +233,6 @@ def test_a_delta_is_json_on_one_line() -> None:
 
 
 @pytest.mark.lifecycle
-@pytest.mark.spec("VA2")
 async def test_every_open_stream_gets_its_terminal_event_when_the_server_stops(
     tmp_path: Path,
 ) -> None:
