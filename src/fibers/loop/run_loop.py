@@ -99,10 +99,7 @@ class Caught(Frame):
 
     def reason_for(self, exc: BaseException) -> Fail[Any] | Die | None:
         # The last one: a shared object may have failed before and died now.
-        for reason in reversed(self.seen):
-            if _error_in(reason) is exc:
-                return reason
-        return None
+        return next((r for r in reversed(self.seen) if _error_in(r) is exc), None)
 
     def close_regions(self, fiber: FiberCore) -> BaseException | None:
         """Regions that the body left open: closed here, and a defect (PD17)."""
@@ -586,7 +583,7 @@ class FiberCore:
                         stack.pop()
                         value = top._val(self, value)
             except BaseException as exc:
-                if self._state == ENDED:
+                if self.done():
                     # Somebody who heard of the end raised. It can't start the fiber again.
                     _log.exception("the end of fiber #%d was not taken well", self.id)
                     if isinstance(exc, _FATAL):
@@ -681,7 +678,7 @@ class FiberCore:
         del self  # see _drive
 
     def _throw_into(self, coro: Any) -> Any:
-        exc: BaseException | None = self._exception_for(self._cause)
+        exc = self._exception_for(self._cause)
         yielded: Any = None
         try:
             yielded = coro.throw(exc)
@@ -694,8 +691,7 @@ class FiberCore:
             self._stack.pop()
             outcome = self._left(raised)
             coro = None
-        if exc is not None:
-            _clear_await(exc.__traceback__)
+        _clear_await(exc.__traceback__)
         if coro is not None:
             if isinstance(yielded, Node):
                 self._next = yielded

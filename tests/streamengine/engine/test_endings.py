@@ -102,8 +102,12 @@ async def test_the_completion_settles_after_every_observer_has_had_the_end(
 ) -> None:
     d = desk(WHOLE)
     order: list[str] = []
-    for name in ("first", "second"):
-        d.engine.events.subscribe(lambda event, name=name: order.append(f"{name} {event.type}"))
+
+    def observe(name: str) -> None:
+        d.engine.events.subscribe(lambda event: order.append(f"{name} {event.type}"))
+
+    observe("first")
+    observe("second")
     handle = await d.start()
     waiting = d.rt.run_fork(handle.completion.map(lambda _: order.append("completion")))
 

@@ -12,7 +12,7 @@ import pytest
 
 import fibers as fb
 from fibers import Effect
-from tests.probes.test_review_interrupts import turns
+from tests.regressions.test_interrupts import turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -11,7 +11,7 @@ import pytest
 import fibers as fb
 from fibers import Die, Effect, Failure
 from fibers.testing import TestClock
-from tests.probes.test_review_interrupts import run_apart, turns
+from tests.regressions.test_interrupts import run_apart, turns
 
 
 class Boom(Exception):

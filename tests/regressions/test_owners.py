@@ -8,7 +8,7 @@ import pytest
 
 import fibers as fb
 from fibers import Effect
-from tests.probes.test_review_interrupts import run_apart, turns
+from tests.regressions.test_interrupts import run_apart, turns
 
 
 def test_a_parent_whose_child_was_given_to_a_scope_ends() -> None:

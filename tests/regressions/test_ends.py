@@ -1,4 +1,4 @@
-"""A second look: what the first round's changes left open, or opened."""
+"""Found by looking hard: ends that were not taken well, and waits across event loops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import fibers as fb
 from fibers import Effect
-from tests.probes.test_review_interrupts import run_apart, turns
+from tests.regressions.test_interrupts import run_apart, turns
 
 
 def test_a_hook_that_raises_a_base_exception_does_not_spin_the_parent() -> None:
