@@ -24,7 +24,7 @@ import fibers as fb
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-ROUNDS: Final = 9
+ROUNDS: Final = 7
 """Samples of each side, the warm-up not counted."""
 
 Work: TypeAlias = "Callable[[int], Coroutine[object, object, float]]"
@@ -87,6 +87,8 @@ class Row:
     aim: float | None = None
     """The ratio that is wished for."""
     rounds: int = ROUNDS
+    warm_ups: int = 1
+    """Rounds before those that count: caches, free lists, the adaptive interpreter."""
 
     def operations(self, part: int) -> int:
         """In a sample of 1/``part`` of the full size."""
@@ -176,11 +178,11 @@ def measure(
     if row.against is not None:
         found.against = Figures()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        for number in range(row.rounds + 1):
+        for number in range(row.warm_ups + row.rounds):
             ours = _sample(row.ours, runner, n)
             theirs = None if row.against is None else _sample(row.against, runner, n)
-            if number == 0:
-                continue  # the warm-up: caches, free lists, the adaptive interpreter
+            if number < row.warm_ups:
+                continue
             found.ours.samples.append(ours)
             if found.against is not None and theirs is not None:
                 found.against.samples.append(theirs)

@@ -160,5 +160,6 @@ LEFT = [
         100_000,
         in_fiber(_left_behind),
         rounds=1,
+        warm_ups=0,  # it settles by itself
     ),
 ]

@@ -18,6 +18,7 @@ from .fake_model import FakeModel
 
 COMMAND = "streamengine.providers.local"
 PROCESS_BOUND_SECONDS = 30
+QUESTION = "What is the capital of France?"
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
@@ -105,7 +106,7 @@ def test_a_process_can_end_while_the_model_is_at_work() -> None:
 @pytest.mark.local_model
 def test_the_command_answers_with_the_real_model() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", COMMAND, "What is the capital of France?"],
+        [sys.executable, "-W", "error", "-m", COMMAND, "--temperature", "0", QUESTION],
         capture_output=True,
         text=True,
         timeout=PROCESS_BOUND_SECONDS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -315,6 +316,10 @@ async def test_more_lanes_than_the_engine_can_keep_are_an_error_not_a_crash() ->
     finally:
         provider.close()
 
+    # Their lanes are freed by the thread, and the next test may want them.
+    for thread in threading.enumerate():
+        if thread.name == "local-model":
+            await asyncio.to_thread(thread.join, BOUND_SECONDS)
     failed = [result for result in results if isinstance(result, BaseException)]
     assert 0 < len(failed) < 40
     assert {getattr(error, "kind", None) for error in failed} == {"model_failed"}

@@ -34,7 +34,7 @@ from .programs import (
     wait_for,
 )
 
-pytestmark = [pytest.mark.lifecycle, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 STATE = "state"
 
@@ -90,6 +90,7 @@ def test_an_answer_that_fails_is_one_line(tmp_path: Path, kind: str) -> None:
 
 
 @both
+@pytest.mark.lifecycle
 def test_ctrl_c_keeps_what_was_said(tmp_path: Path, kind: str) -> None:
     with a_home(tmp_path, kind) as options:
         with running(Program(tmp_path, "chat", "stay", *options)) as chat:
@@ -106,6 +107,7 @@ def test_ctrl_c_keeps_what_was_said(tmp_path: Path, kind: str) -> None:
         assert not (tmp_path / STATE / "workspaces/w1/partial.json").exists()
 
 
+@pytest.mark.lifecycle
 def test_sigterm_keeps_what_was_said_as_the_system(tmp_path: Path) -> None:
     with (
         a_home(tmp_path, "root") as options,
@@ -138,6 +140,7 @@ def test_a_client_that_is_ended_leaves_the_answer_to_the_server(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.lifecycle
 def test_a_server_that_ends_meanwhile_is_one_line(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path, tmp_path / STATE) as server:
         options = ["--state", str(tmp_path / STATE), "--workspace", "w1"]
@@ -193,6 +196,7 @@ def test_a_message_of_no_or_too_much_text_is_refused(
 
 
 @both
+@pytest.mark.lifecycle
 def test_an_output_that_is_closed_stops_the_answer_and_keeps_it(tmp_path: Path, kind: str) -> None:
     with a_home(tmp_path, kind) as options:
         with running(Program(tmp_path, "chat", "flood", *options)) as chat:
@@ -263,6 +267,7 @@ def test_it_writes_to_a_terminal_without_an_encoding_for_it(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("VA11")
+@pytest.mark.lifecycle
 async def test_a_cleanup_step_that_raises_keeps_no_later_one_from_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ import httpx
 import pytest
 from httpx_sse import connect_sse
 
+from turns.host.cli import main
+
 from .programs import (
     WORDS,
     Program,
@@ -28,7 +30,7 @@ from .programs import (
     wait_for,
 )
 
-pytestmark = [pytest.mark.lifecycle, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def partial_of(state: Path, workspace: str = "w1") -> Path:
@@ -64,6 +66,7 @@ class Listener(threading.Thread):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.lifecycle
 def test_a_signal_ends_the_streams_first_then_the_server(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
@@ -105,6 +108,7 @@ def test_a_signal_ends_the_streams_first_then_the_server(
     assert not (state / "server.json").exists()
 
 
+@pytest.mark.lifecycle
 def test_an_idle_server_ends_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, tmp_path / "state") as server:
         started = time.monotonic()
@@ -117,6 +121,7 @@ def test_an_idle_server_ends_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("VA9")
+@pytest.mark.lifecycle
 def test_a_provider_that_does_not_let_go_costs_the_bound_and_new_commands_are_refused_meanwhile(
     tmp_path: Path,
 ) -> None:
@@ -143,6 +148,7 @@ def test_a_provider_that_does_not_let_go_costs_the_bound_and_new_commands_are_re
     assert said(stored(state)[1]) == WORDS
 
 
+@pytest.mark.lifecycle
 def test_after_a_kill_the_next_start_shows_what_was_said(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with serving(tmp_path, state) as server:
@@ -177,6 +183,7 @@ def test_a_second_server_is_refused_and_told_who_has_the_state(tmp_path: Path) -
         server.send("hello")
 
 
+@pytest.mark.lifecycle
 def test_a_killed_server_names_itself_no_more(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with serving(tmp_path, state) as server:
@@ -214,19 +221,9 @@ def test_a_port_that_is_taken_is_one_line_with_the_way_out(tmp_path: Path) -> No
     [
         (["serve", "--model", "gpt-9"], 2, "there is no model 'gpt-9': use local"),
         (["serve", "--model", "scripted:no-such-file"], 2, "there is no file no-such-file"),
-        (["serve", "--port", "70000"], 2, "--port"),
-        (["serve", "--port", "many"], 2, "--port"),
-        (["serve", "--no-auth", "--host", "0.0.0.0"], 2, "loopback"),
         (["serve", "--host", "192.0.2.1", "--port", "0"], 1, "can't listen on 192.0.2.1"),
         (["serve", "--state", "file"], 1, "file"),
         (["serve", "--state", "file/below"], 1, "file"),
-        (["serve", "--nonsense"], 2, "--nonsense"),
-        (["dance"], 2, "dance"),
-        ([], 2, "--help"),
-        (["chat"], 2, "TEXT"),
-        (["chat", ""], 2, "the message has no text"),
-        (["chat", " \n"], 2, "the message has no text"),
-        (["chat", "hi", "--workspace", "../up"], 2, "not a valid id"),
         (["chat", "hi", "--model", "gpt-9"], 2, "there is no model 'gpt-9'"),
     ],
 )
@@ -235,16 +232,51 @@ def test_what_can_not_be_done_is_one_line_with_an_exit_code(
 ) -> None:
     (tmp_path / "file").touch()
     model = [] if "--model" in arguments else ["--model", script_in(tmp_path)]
-    more = model if arguments[:1] in (["serve"], ["chat"]) else []
 
     exit_code, output, errors = fiberscope(
-        tmp_path, *arguments, *more, FIBERSCOPE_STATE=str(tmp_path / "state")
+        tmp_path, *arguments, *model, FIBERSCOPE_STATE=str(tmp_path / "state")
     )
 
     assert (exit_code, output) == (code, "")
+    assert_one_line(errors, words)
+
+
+def assert_one_line(errors: str, words: str) -> None:
     assert errors.startswith("fiberscope: ")
     assert errors.count("\n") == 1
     assert words.lower() in errors.lower()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "--port", "70000"], "--port"),
+        (["serve", "--port", "many"], "--port"),
+        (["serve", "--no-auth", "--host", "0.0.0.0"], "loopback"),
+        (["serve", "--nonsense"], "--nonsense"),
+        (["dance"], "dance"),
+        ([], "--help"),
+        (["chat"], "TEXT"),
+        (["chat", ""], "the message has no text"),
+        (["chat", " \n"], "the message has no text"),
+        (["chat", "hi", "--workspace", "../up"], "not a valid id"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["fiberscope", *arguments])
+
+    with pytest.raises(SystemExit) as left:
+        main()
+
+    said = capsys.readouterr()
+    assert left.value.code == 2
+    assert said.out == ""
+    assert_one_line(said.err, words)
 
 
 def test_an_unknown_log_level_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from .errors import LocalModelError
 from .files import INSTALL, REINSTALL
 from .generation import PROMPT_STEP_TOKENS
 from .model import LanguageModel, ModelContext, Sampling
+from .prompt import BEGIN
 
 THREADS: Final = 1
 """One is the fastest that is always good. The engine's threads wait for each other in busy loops:
@@ -143,6 +144,7 @@ class LlamaModel:
         self._freed = weakref.finalize(self, _free, api, handle, self._contexts)
         # At the exit of the process the thread may still be in the engine.
         self._freed.atexit = False
+        self._begin = self.marker(BEGIN)
 
     @property
     def context_tokens(self) -> int:
@@ -182,7 +184,8 @@ class LlamaModel:
         return self._piece.raw[:size]
 
     def is_end(self, token: int) -> bool:
-        return bool(self._api.llama_token_is_eog(self._handle, token))
+        # The beginning of another message is the end of this one.
+        return token == self._begin or bool(self._api.llama_token_is_eog(self._handle, token))
 
     def new_context(self) -> ModelContext:
         api = self._api

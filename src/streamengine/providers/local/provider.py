@@ -32,8 +32,6 @@ from .worker import Ask, Job, Piece, Worker
 MODEL_NAMES: Final = ("local", "smollm2-135m-instruct")
 """What a request may call the model; one without a name means it too."""
 
-SYSTEM_TEXT: Final = "You are a helpful assistant."
-
 OUTBOX_PIECES: Final = 16
 """How far the model may be ahead of the reader of its answer, in tokens."""
 
@@ -51,7 +49,7 @@ class LocalProvider:
         self,
         *,
         model_file: Path | None = None,
-        system: str = SYSTEM_TEXT,
+        system: str = "",
         temperature: float = 0.2,
         max_new_tokens: int = 512,
         context_tokens: int = 1280,
@@ -59,7 +57,8 @@ class LocalProvider:
         seed: int | None = None,
         load: Callable[[], LanguageModel] | None = None,
     ) -> None:
-        """``model_file``: a GGUF file of a ChatML model in place of the packaged one. ``seed``:
+        """``model_file``: a GGUF file of a ChatML model in place of the packaged one. ``system``:
+        what the model is told first; the packaged one answers best when told nothing. ``seed``:
         makes answers repeatable. ``load``: another way to get a model, in place of any file.
 
         ``context_tokens`` is what prompt and answer have together; a prompt gets what
