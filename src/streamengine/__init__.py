@@ -1,4 +1,4 @@
-"""Owned token streams: supervised in the app scope, on disk as they are told, ended exactly once."""
+"""Owned token streams: supervised in the app scope, kept on disk, ended exactly once."""
 
 from __future__ import annotations
 

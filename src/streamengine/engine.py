@@ -174,7 +174,7 @@ class StreamEngine:
         unlink = _nothing
         if signal is not None:
             unlink = signal.add_listener(
-                lambda _reason: self._stop_start(start, StopWish("startup"))
+                lambda reason: self._stop_start(start, StopWish(_reason_of(reason)))
             )
         self._starts.setdefault(workspace_id, []).append(start)
         try:
@@ -449,6 +449,18 @@ class StreamEngine:
                 _log.warning("recovery", workspaceId=workspace_id, problem=str(problem))
             for warning in report.warnings:
                 _log.warning("recovery", workspaceId=workspace_id, warning=warning)
+
+
+_REASONS: Final[Mapping[str, AbortReason]] = {
+    "user": "user",
+    "startup": "startup",
+    "system": "system",
+}
+
+
+def _reason_of(abort: object) -> AbortReason:
+    """Why the caller aborted its signal, where that is one of the three (BT7); else "startup"."""
+    return _REASONS.get(abort, "startup") if isinstance(abort, str) else "startup"
 
 
 def _nothing() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast, final
 
@@ -349,7 +349,6 @@ class Desk:
     engine: StreamEngine
     tape: Tape
     scope: Scope | None
-    _polled: dict[str, fb.Fiber[Completion]] = field(default_factory=dict[str, "fb.Fiber[Any]"])
 
     async def start(
         self, text: str = "Hi", workspace_id: str = WORKSPACE, **fields: Any

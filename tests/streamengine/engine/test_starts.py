@@ -595,3 +595,19 @@ async def test_an_interrupted_answer_that_says_nothing_is_never_shown_to_a_provi
     await d.done(await d.start("second"))
 
     assert [row.role for row in d.provider.calls[1].request.history] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [("user", "user"), ("system", "system"), (RuntimeError("gone"), "startup")]
+)
+async def test_a_caller_s_signal_may_say_which_of_the_three_reasons_it_has(
+    desk: MakeDesk, given: object, told: str
+) -> None:
+    """BT7: the reason is given by the caller; what is none of the three counts as "startup"."""
+    d = desk()
+    controller = AbortController()
+    controller.abort(given)
+    handle = await d.start(signal=controller.signal)
+    completion = await handle.completion
+
+    assert completion.abort_reason == told

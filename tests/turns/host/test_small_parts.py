@@ -64,6 +64,8 @@ def log() -> Generator[io.StringIO]:
     before = structlog.get_config()
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    known = [logging.getLogger(name) for name in root.manager.loggerDict]
+    levels = {logger: logger.level for logger in known}
     stream = io.StringIO()
     logs.configure(logging.DEBUG, stream=stream)
     try:
@@ -72,6 +74,8 @@ def log() -> Generator[io.StringIO]:
         structlog.configure(**before)
         root.handlers[:] = handlers
         root.setLevel(level)
+        for name in root.manager.loggerDict:
+            logging.getLogger(name).setLevel(levels.get(logging.getLogger(name), logging.NOTSET))
 
 
 def test_both_kinds_of_logger_write_one_line_an_event(log: io.StringIO) -> None:
