@@ -90,6 +90,7 @@ class Canceller:
         metadata = stream.row(
             partial=True, abort_reason=wish.reason, duration_ms=stream.duration_ms()
         ).metadata
+        stream.told = True
         self._events.emit(
             StreamAbortEvent(
                 workspace_id=stream.workspace_id,

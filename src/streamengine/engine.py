@@ -134,9 +134,13 @@ class StreamEngine:
         return stream is not None and stream.is_streaming
 
     def live_text(self, workspace_id: str) -> tuple[str, list[TextPart]] | None:
-        """Message id and parts of the live stream so far, for a reader who comes late."""
+        """Message id and parts of the live stream so far, for a reader who comes late. None from
+        its terminal event on: nothing more would come.
+        """
         stream = self._streams.get(workspace_id)
-        return None if stream is None else (stream.message_id, list(stream.parts))
+        if stream is None or stream.told:
+            return None
+        return stream.message_id, list(stream.parts)
 
     # ---- starting
 

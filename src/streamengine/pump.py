@@ -230,6 +230,7 @@ class Pump:
                 )
             stream.state = StreamState.COMPLETED
             stream.terminal = Completion(status="completed")
+            stream.told = True
             self._events.emit(
                 StreamEndEvent(
                     workspace_id=stream.workspace_id,
@@ -255,6 +256,7 @@ class Pump:
                 errorType=error_type,
                 error=text,
             )
+            stream.told = True
             self._events.emit(
                 ErrorEvent(
                     workspace_id=stream.workspace_id,

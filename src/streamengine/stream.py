@@ -95,6 +95,8 @@ class Stream:
         self.stop: StopWish | None = None
         self.processing: Fiber[None, Any] | None = None
         self.terminal: Completion | None = None
+        # Its terminal event goes out, or has: who comes now comes too late.
+        self.told = False
         self.writer: PartialWriter | None = None
         self.start_time_ms = time.time_ns() // 1_000_000
         self._started = time.perf_counter()

@@ -27,6 +27,8 @@ from tests.probes.kit_f import (
     wait_for,
 )
 
+pytestmark = pytest.mark.lifecycle
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 

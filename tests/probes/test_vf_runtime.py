@@ -31,6 +31,8 @@ from tests.probes.kit_d import (
     unhandled_failures,
 )
 
+pytestmark = pytest.mark.lifecycle
+
 if TYPE_CHECKING:
     from fibers.testing import TestClock
 

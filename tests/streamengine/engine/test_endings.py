@@ -511,3 +511,16 @@ def test_a_stream_that_nobody_supervises_ends_with_its_loop(
 
     assert [event.type for event in tapes[0].terminals] == ["stream-abort"]
     assert Disk(tmp_path).answers() == (["half"] if has_begun else [])
+
+
+async def test_who_comes_after_the_terminal_event_finds_no_live_text(desk: MakeDesk) -> None:
+    """Nothing more would come for a late reader; until then it finds the text so far."""
+    d = desk(WHOLE)
+    seen: list[tuple[str, bool]] = []
+    d.engine.events.subscribe(
+        lambda event: seen.append((event.type, d.engine.live_text("w1") is not None))
+    )
+    await d.done(await d.start())
+
+    assert seen[0] == ("stream-start", True)
+    assert seen[-1] == ("stream-end", False)

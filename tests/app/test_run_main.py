@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.lifecycle
+
 # Every program of this file: its own body between imports and run_main.
 PROLOGUE = """\
 import asyncio
