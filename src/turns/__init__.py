@@ -1,1 +1,1 @@
-"""Agent turns across streams, tools, subturns and child processes."""
+"""The top of the house: so far the host, ``fiberscope serve`` and ``fiberscope chat``."""

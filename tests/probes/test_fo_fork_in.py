@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from fibers.testing import TestClock
 
+pytestmark = pytest.mark.lifecycle
+
 SUSPENSIONS: dict[str, Callable[[asyncio.Future[int]], Effect[Any, Never]]] = {
     "effect": lambda _: Effect.never(),
     "plain future": at_gate,

@@ -31,6 +31,8 @@ from tests.probes.kit_e import (
 if TYPE_CHECKING:
     from fibers.testing import TestClock
 
+pytestmark = pytest.mark.lifecycle
+
 Strategy = Literal["sequential", "parallel"]
 STRATEGIES: list[Strategy] = ["sequential", "parallel"]
 

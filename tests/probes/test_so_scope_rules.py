@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from fibers.testing import TestClock
 
+pytestmark = pytest.mark.lifecycle
+
 DEADLOCKED = 5.0  # real seconds, after which a close that should take none counts as stuck
 
 Strategy = Literal["sequential", "parallel"]

@@ -28,6 +28,8 @@ from tests.probes.kit_d import (
 if TYPE_CHECKING:
     from fibers.testing import TestClock
 
+pytestmark = pytest.mark.lifecycle
+
 MODE: Tag[str] = Tag("mode", default="plain")
 COLOUR: ContextVar[str] = ContextVar("colour", default="none")
 

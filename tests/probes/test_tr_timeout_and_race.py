@@ -28,6 +28,8 @@ from tests.probes.kit_f import (
 if TYPE_CHECKING:
     from fibers.testing import TestClock
 
+pytestmark = pytest.mark.lifecycle
+
 
 def after(seconds: float, result: Effect[int, Boom]) -> Effect[int, Boom]:
     """`result`, `seconds` later."""

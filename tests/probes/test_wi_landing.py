@@ -32,6 +32,8 @@ from tests.probes.kit_e import (
 if TYPE_CHECKING:
     from fibers.testing import TestClock
 
+pytestmark = pytest.mark.lifecycle
+
 DEEP = 10_000  # generations, far beyond the recursion limit
 
 

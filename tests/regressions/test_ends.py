@@ -7,9 +7,13 @@ import gc
 import threading
 from typing import Any
 
+import pytest
+
 import fibers as fb
 from fibers import Effect
 from tests.regressions.test_interrupts import run_apart, turns
+
+pytestmark = pytest.mark.lifecycle
 
 
 def test_a_hook_that_raises_a_base_exception_does_not_spin_the_parent() -> None:

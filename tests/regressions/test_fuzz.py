@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Any_ = Effect[Any, Any]
 
+pytestmark = pytest.mark.lifecycle
+
 BLOCKS = 8
 SEEDS_IN_A_BLOCK = 100
 

@@ -8,11 +8,15 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import fibers as fb
 from fibers import Effect
 
 if TYPE_CHECKING:
     from fibers.loop.inner_task import InnerTask
+
+pytestmark = pytest.mark.lifecycle
 
 
 async def turns(count: int = 5) -> None:

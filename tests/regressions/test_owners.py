@@ -10,6 +10,8 @@ import fibers as fb
 from fibers import Effect
 from tests.regressions.test_interrupts import run_apart, turns
 
+pytestmark = pytest.mark.lifecycle
+
 
 def test_a_parent_whose_child_was_given_to_a_scope_ends() -> None:
     """FO11, WI8: run_in of a supervised child; the parent's end must not wait for it for ever."""

@@ -16,6 +16,9 @@ from rich.table import Table
 from . import rows
 from .rows import Row
 
+TRANSCRIPT_LINES = 8
+"""Of each row's end; a hundred aborts say the same."""
+
 Situation = Callable[[Path], Awaitable[Row]]
 
 
@@ -49,26 +52,30 @@ async def _run(kills: int, seed: int, only: str) -> list[Row]:
             row = await situation(folder)
         verdict = "ok" if not row.broken else "BROKEN: " + "; ".join(row.broken)
         print(f"{row.name}: {verdict}" + (f" ({row.notes})" if row.notes else ""), flush=True)
+        for line in row.log[:TRANSCRIPT_LINES]:
+            print(f"    {line}")
         done.append(row)
     return done
 
 
 def _show(done: list[Row]) -> None:
     table = Table(title="drill")
-    for column in ("row", "close ms", "SIGTERM to exit ms", "partial", "row chars", "client chars"):
+    for column in ("row", "close ms", "SIGTERM to exit ms", "partial", "last row"):
         table.add_column(column)
-    table.add_column("bars")
+    for column in ("row chars", "client chars", "bars"):
+        table.add_column(column)
     for row in done:
         table.add_row(
             row.name,
             "-" if row.close_ms is None else str(row.close_ms),
             "-" if row.exit_ms is None else f"{row.exit_ms:.0f}",
             row.partial,
+            row.last_row,
             row.row_characters,
             row.client_characters,
             "hold" if not row.broken else "; ".join(row.broken),
         )
-    Console(width=140).print(table)
+    Console(width=160).print(table)
 
 
 def main() -> int:

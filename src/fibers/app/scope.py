@@ -27,8 +27,8 @@ SYSTEM: Final = "system"
 class AppScope(Scope):
     """The one scope of an application: parallel, and its interrupts say "system".
 
-    An occupant forks its work here. It is closed first of the teardown steps, while stores, buses
-    and servers still work.
+    An occupant forks its work here. A teardown closes it before anything else, so that what runs
+    in it can still store and tell.
     """
 
     __slots__ = ()

@@ -53,8 +53,8 @@ class Shutdown:
         shutdown = Shutdown(app_scope, [("server.stop", server.stop)], runtime=runtime)
         await shutdown.dispose()
 
-    Concurrent and repeated calls share one teardown: every step runs once, and every caller returns
-    after it (VA8). ValueError where two steps have one name.
+    There is one teardown, however many ask for it: no step runs twice, and who asks is answered
+    when it is over (VA8). ValueError where two steps have one name.
     """
 
     def __init__(self, scope: Scope, steps: Sequence[Step], runtime: Runtime | None = None) -> None:

@@ -26,9 +26,10 @@ class StreamRequest(CamelModel):
     client_message_id: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     """The sender's own id of this message: sent twice, it is stored and answered once."""
     correlation: Mapping[str, Any] | None = None
-    """Opaque to the engine; every event and row of the stream carries it."""
+    """Opaque to the engine; both rows carry it, and the metadata of stream-end and stream-abort."""
     model: str | None = None
     prompt_id: str | None = None
+    """The caller's name of the prompt; kept for the events of turns, nothing reads it yet."""
     history: tuple[Row, ...] = ()
     """The conversation so far, as the provider shall see it, without this message."""
 

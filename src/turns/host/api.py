@@ -209,8 +209,9 @@ class Api:
         workspace_id = _workspace_id(request)
         history = self._root.history
         try:
-            rows = await self._root.runtime.run(history.read(workspace_id))
+            # The partial first: a stream that ends in between is in both, never in neither.
             partial = await self._root.runtime.run(history.read_partial(workspace_id))
+            rows = await self._root.runtime.run(history.read(workspace_id))
         except HistoryError as error:
             raise of_history_error(error) from error
         live = self._hub.live_message(workspace_id)

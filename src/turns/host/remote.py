@@ -215,7 +215,6 @@ async def _check(response: httpx.Response) -> None:
 
 
 def _object(data: str) -> Mapping[str, Any]:
-
     value = json.loads(data)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")

@@ -53,7 +53,9 @@ async def open_root(
     history = await FileHistory.open(state)
     made = make_provider()
     await fb.add_finalizer(lambda _exit: fb.Effect.sync(lambda: _close(made)))
-    provider = ImpatientProvider(made, limits.silence_seconds)
+    # One whose answers wait for each other is silent for a reason.
+    waits = getattr(made, "answers_wait_in_line", False)
+    provider = made if waits else ImpatientProvider(made, limits.silence_seconds)
     app_scope = AppScope()
     engine = StreamEngine(
         history=history, provider=provider, scope=app_scope if supervised else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -49,10 +50,13 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise HostError(
-            f"can't listen on {host} port {port}: {why}. "
+        taken = isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
+        way_out = (
             "Use another one with --port, or 0 for any that is free"
-        ) from error
+            if taken
+            else "Name an address of this machine with --host"
+        )
+        raise HostError(f"can't listen on {host} port {port}: {why}. {way_out}") from error
     return sock
 
 

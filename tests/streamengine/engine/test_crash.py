@@ -27,6 +27,8 @@ from .kit import (
     text,
 )
 
+pytestmark = pytest.mark.lifecycle
+
 WORDS = [f"word{number} " for number in range(12)]
 
 

@@ -41,6 +41,8 @@ from .kit import (
     text_in,
 )
 
+pytestmark = pytest.mark.lifecycle
+
 # ---- success
 
 

@@ -17,6 +17,8 @@ from streamengine.model import Event, StreamDeltaEvent, StreamStartEvent
 from .conftest import MakeDesk
 from .kit import FINISH, THROTTLE_SECONDS, WORKSPACE, Disk, Line, Provider, says, text
 
+pytestmark = pytest.mark.lifecycle
+
 
 @pytest.mark.spec("P2")
 @pytest.mark.parametrize("io", ["inline", "thread"])

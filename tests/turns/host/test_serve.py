@@ -224,6 +224,18 @@ def test_a_port_that_is_taken_is_one_line_with_the_way_out(tmp_path: Path) -> No
     )
 
 
+def test_an_address_that_is_none_is_one_line_that_names_host(tmp_path: Path) -> None:
+    code, output, errors = fiberscope(
+        tmp_path,
+        *("serve", "--port", "0", "--host", "192.0.2.1", "--state", str(tmp_path / "s")),
+        *("--model", script_in(tmp_path)),
+    )
+
+    assert (code, output) == (1, "")
+    assert errors.startswith("fiberscope: can't listen on 192.0.2.1 port 0: ")
+    assert errors.endswith("Name an address of this machine with --host\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

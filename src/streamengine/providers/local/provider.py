@@ -45,6 +45,9 @@ class LocalProvider:
     stream at once, also one that waits, and its thread's work on it after the token in the making.
     """
 
+    answers_wait_in_line = True
+    """For who bounds the silence of a provider: an answer may say nothing until its turn comes."""
+
     def __init__(
         self,
         *,
