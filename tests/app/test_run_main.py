@@ -63,6 +63,18 @@ async def stuck_in_finally():
 fb.run_main(stuck_in_finally(), budget=600)
 """
 
+LOOKING_AT_THE_WAKEUP = """
+import signal
+
+@fb.effect
+async def main():
+    number = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(number)
+    say(number != -1)
+
+fb.run_main(main())
+"""
+
 EITHER_SIGNAL = pytest.mark.parametrize(
     ("number", "expected"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143)],
@@ -390,6 +402,16 @@ def test_a_second_signal_dumps_what_is_left(programs: Programs) -> None:
     _, _, errors = program.end()
 
     assert "program.py" in errors or "stuck_in_finally" in errors
+
+
+@pytest.mark.spec("EX12")
+def test_a_signal_wakes_a_loop_that_is_about_to_sleep(programs: Programs) -> None:
+    """The interpreter writes it to a socket that the loop reads; else the loop could sleep on it."""
+    program = programs.start(LOOKING_AT_THE_WAKEUP)
+    program.await_line("True")
+    code, _, _ = program.end()
+
+    assert code == 0
 
 
 # ---- run, which has no exit code but the same end

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Never
 
 from returns.result import Failure
@@ -74,6 +77,10 @@ class _Main:
         return otherwise if self.signalled is None else SIGNAL_BASE + self.signalled
 
     async def main(self, eff: Effect[Any, Any]) -> BaseException | None:
+        with _woken_by_signals(asyncio.get_running_loop()):
+            return await self._main(eff)
+
+    async def _main(self, eff: Effect[Any, Any]) -> BaseException | None:
         loop = self.loop = asyncio.get_running_loop()
         queue = queue_of(loop)
         fiber = self.fiber = new_fiber(eff, env=DEFAULT_ENV)
@@ -86,6 +93,25 @@ class _Main:
         self.start_budget()
         await end_the_rest(queue, fiber.id, bound_seconds=REST_SECONDS)
         return queue.fatal
+
+
+@contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Generator[None]:
+    """A signal that arrives just before the loop goes to sleep in its select would be handled only
+    when something else wakes it: the interpreter looks for signals between bytecodes, and no system
+    call is there yet to be cut short. So a signal also writes to a socket that the loop reads.
+    """
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        loop.add_reader(reader, reader.recv, 4096)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(reader)
 
 
 def run_main(eff: Effect[Any, Any], *, budget: Duration = OUTER_BUDGET_SECONDS) -> Never:
