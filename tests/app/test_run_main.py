@@ -406,7 +406,7 @@ def test_a_second_signal_dumps_what_is_left(programs: Programs) -> None:
 
 @pytest.mark.spec("EX12")
 def test_a_signal_wakes_a_loop_that_is_about_to_sleep(programs: Programs) -> None:
-    """The interpreter writes it to a socket that the loop reads; else the loop could sleep on it."""
+    """The interpreter writes it to a socket that the loop reads; else it could sleep on it."""
     program = programs.start(LOOKING_AT_THE_WAKEUP)
     program.await_line("True")
     code, _, _ = program.end()
