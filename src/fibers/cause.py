@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Any, Generic, cast, final
 
 from typing_extensions import TypeVar
 
@@ -136,9 +136,6 @@ class TaskCancel(Interrupt):
     def __init__(self, exc: asyncio.CancelledError) -> None:
         super().__init__(None, "task.cancel")
         self.exc = exc
-
-
-Reason: TypeAlias = "Fail[E_co] | Die | Interrupt"
 
 
 @final

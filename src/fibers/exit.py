@@ -38,8 +38,3 @@ def failed(cause: Cause[E]) -> Failure[Cause[E]]:
     exit_ = _new_failure(Failure)
     _fill(exit_, cause)
     return cast("Failure[Cause[E]]", exit_)
-
-
-def value_of(exit_: Any) -> Any:
-    """What is inside either kind of exit."""
-    return exit_._inner_value

@@ -12,11 +12,10 @@ from fibers.loop.inner_task import InnerTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CoroutineType, TracebackType
+    from types import TracebackType
 
     from fibers.loop.run_loop import FiberCore
 
-    AnyCoroutine: TypeAlias = CoroutineType[Any, Any, Any]
 
 Restore: TypeAlias = "Callable[[], AbstractContextManager[None]]"
 

@@ -72,6 +72,20 @@ class Frame:
         return FAIL
 
 
+class Around(Node, Frame):
+    """A node that evaluates another one first and is itself the frame that gets its outcome."""
+
+    __slots__ = ("first",)
+
+    def __init__(self, first: Node) -> None:
+        self.first = first
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        fiber._stack.append(self)
+        fiber._next = self.first
+        return NEXT
+
+
 class Wait:
     """What a suspended fiber waits for: how to stop waiting, and whom it waits for (SO6)."""
 

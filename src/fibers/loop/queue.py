@@ -11,8 +11,6 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
-from fibers.loop import hooks
-
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -151,12 +149,6 @@ def queue_of(loop: asyncio.AbstractEventLoop) -> ReadyQueue:
 def all_live() -> list[FiberCore]:
     """Every live fiber that has suspended at least once, of every loop of this process."""
     return [fiber for queue in list(_queues) for fiber in list(queue.live)]
-
-
-def here() -> ReadyQueue | None:
-    """The queue of the running loop, or None where none runs."""
-    loop = hooks.running_loop()
-    return None if loop is None else queue_of(loop)
 
 
 def all_ready() -> list[FiberCore]:

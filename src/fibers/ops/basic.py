@@ -15,7 +15,7 @@ from fibers.cause import (
     without_fails,
 )
 from fibers.exit import failed, succeeded
-from fibers.loop.protocol import FAIL, NEXT, Frame, Node, outcome_of
+from fibers.loop.protocol import FAIL, NEXT, Around, Frame, Node, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,33 +100,23 @@ class AccessOp(Node):
 # ---------------------------------------------------------------------------- change
 
 
-class MapOp(Node, Frame):
-    __slots__ = ("f", "first")
+class MapOp(Around):
+    __slots__ = ("f",)
 
     def __init__(self, first: Node, f: Callable[[Any], Any]) -> None:
-        self.first = first
+        super().__init__(first)
         self.f = f
-
-    def _ev(self, fiber: FiberCore) -> Any:
-        fiber._stack.append(self)
-        fiber._next = self.first
-        return NEXT
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         return self.f(value)
 
 
-class FlatMapOp(Node, Frame):
-    __slots__ = ("f", "first")
+class FlatMapOp(Around):
+    __slots__ = ("f",)
 
     def __init__(self, first: Node, f: Callable[[Any], Any]) -> None:
-        self.first = first
+        super().__init__(first)
         self.f = f
-
-    def _ev(self, fiber: FiberCore) -> Any:
-        fiber._stack.append(self)
-        fiber._next = self.first
-        return NEXT
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         return outcome_of(fiber, self.f(value))
@@ -144,17 +134,12 @@ class _Give(Frame):
         return self.value
 
 
-class TapOp(Node, Frame):
-    __slots__ = ("f", "first")
+class TapOp(Around):
+    __slots__ = ("f",)
 
     def __init__(self, first: Node, f: Callable[[Any], Any]) -> None:
-        self.first = first
+        super().__init__(first)
         self.f = f
-
-    def _ev(self, fiber: FiberCore) -> Any:
-        fiber._stack.append(self)
-        fiber._next = self.first
-        return NEXT
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         # The frame first: what f's effect gives is dropped, its failure passes through.
@@ -162,18 +147,10 @@ class TapOp(Node, Frame):
         return outcome_of(fiber, self.f(value))
 
 
-class ForeverOp(Node, Frame):
+class ForeverOp(Around):
     """Again and again, with a turn of the loop between (IN24)."""
 
-    __slots__ = ("first",)
-
-    def __init__(self, first: Node) -> None:
-        self.first = first
-
-    def _ev(self, fiber: FiberCore) -> Any:
-        fiber._stack.append(self)
-        fiber._next = self.first
-        return NEXT
+    __slots__ = ()
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         fiber._rv = NEXT
@@ -181,14 +158,14 @@ class ForeverOp(Node, Frame):
         return fiber._yield_turn()
 
 
-class MatchCauseOp(Node, Frame):
+class MatchCauseOp(Around):
     """Both ways out, each to a callback; the base of every recovery.
 
     ``on_cause`` gives an outcome, or None for "not mine: go on unwinding". It is skipped by an
     interrupt from outside (WI5), which drops the Fails that it would have handled (IN8).
     """
 
-    __slots__ = ("first", "on_cause", "on_value")
+    __slots__ = ("on_cause", "on_value")
 
     def __init__(
         self,
@@ -196,14 +173,9 @@ class MatchCauseOp(Node, Frame):
         on_cause: Callable[[FiberCore, Cause[Any]], Any],
         on_value: Callable[[FiberCore, Any], Any] | None = None,
     ) -> None:
-        self.first = first
+        super().__init__(first)
         self.on_cause = on_cause
         self.on_value = on_value
-
-    def _ev(self, fiber: FiberCore) -> Any:
-        fiber._stack.append(self)
-        fiber._next = self.first
-        return NEXT
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         return value if self.on_value is None else self.on_value(fiber, value)
@@ -215,19 +187,14 @@ class MatchCauseOp(Node, Frame):
         return self.on_cause(fiber, cause)
 
 
-class MapErrorOp(Node, Frame):
+class MapErrorOp(Around):
     """Every Fail's error through a function; no recovery, so nothing is dropped."""
 
-    __slots__ = ("f", "first")
+    __slots__ = ("f",)
 
     def __init__(self, first: Node, f: Callable[[Any], Exception]) -> None:
-        self.first = first
+        super().__init__(first)
         self.f = f
-
-    def _ev(self, fiber: FiberCore) -> Any:
-        fiber._stack.append(self)
-        fiber._next = self.first
-        return NEXT
 
     def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
         fiber._cause = without_fails(cause) if fiber._skips(cause) else cause.map(self.f)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fibers.cause import with_defects_winning
 from fibers.exit import failed, succeeded
-from fibers.loop.protocol import FAIL, NEXT, Frame, Node, outcome_of
+from fibers.loop.protocol import FAIL, Around, Node, outcome_of
 from fibers.loop.run_loop import MaskEnd
 
 if TYPE_CHECKING:
@@ -51,19 +51,14 @@ def run_finalizer(
     return outcome_of(fiber, given)
 
 
-class OnExitOp(Node, Frame):
+class OnExitOp(Around):
     """``f(exit)`` on every way out."""
 
-    __slots__ = ("f", "first")
+    __slots__ = ("f",)
 
     def __init__(self, first: Node, f: Callable[[Any], Any]) -> None:
-        self.first = first
+        super().__init__(first)
         self.f = f
-
-    def _ev(self, fiber: FiberCore) -> Any:
-        fiber._stack.append(self)
-        fiber._next = self.first
-        return NEXT
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         return run_finalizer(fiber, value, None, lambda: self.f(succeeded(value)))
@@ -72,19 +67,14 @@ class OnExitOp(Node, Frame):
         return run_finalizer(fiber, None, cause, lambda: self.f(failed(cause)))
 
 
-class EnsuringOp(Node, Frame):
+class EnsuringOp(Around):
     """``last`` on every way out; no exit is made for it."""
 
-    __slots__ = ("first", "last")
+    __slots__ = ("last",)
 
     def __init__(self, first: Node, last: Node) -> None:
-        self.first = first
+        super().__init__(first)
         self.last = last
-
-    def _ev(self, fiber: FiberCore) -> Any:
-        fiber._stack.append(self)
-        fiber._next = self.first
-        return NEXT
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         return run_finalizer(fiber, value, None, lambda: self.last)
@@ -93,19 +83,14 @@ class EnsuringOp(Node, Frame):
         return run_finalizer(fiber, None, cause, lambda: self.last)
 
 
-class OnCauseOp(Node, Frame):
+class OnCauseOp(Around):
     """A finalizer for some failures: on_error, on_interrupt. ``f`` gives None for "not mine"."""
 
-    __slots__ = ("f", "first")
+    __slots__ = ("f",)
 
     def __init__(self, first: Node, f: Callable[[Cause[Any]], Callable[[], Any] | None]) -> None:
-        self.first = first
+        super().__init__(first)
         self.f = f
-
-    def _ev(self, fiber: FiberCore) -> Any:
-        fiber._stack.append(self)
-        fiber._next = self.first
-        return NEXT
 
     def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
         build = self.f(cause)
