@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
 # With a progress bar, for who waits at a terminal.
 PIP_SHOWN := $(BIN)/python -m pip --disable-pip-version-check --no-input install --progress-bar on
-CODE := $(wildcard src tests tools bench docs/conf.py)
+CODE := $(wildcard src tests tools bench examples docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Never, Protocol, runtime_checkable
+from typing import Never, Protocol, cast, runtime_checkable
 
 from fibers.duration import Duration, seconds_of
 from fibers.effect import Effect, Tag
+from fibers.loop import hooks
 from fibers.ops.clock import CLOCK_KEY, LiveSleepOp, SleepOp
 
 
@@ -36,7 +37,9 @@ class LiveClock:
     """The machine's monotonic time and the event loop's timer."""
 
     def now(self) -> float:
-        return time.monotonic()
+        # A loop with virtual time (fibers.testing.TestLoop) has the timers, so it has the time too.
+        virtual = getattr(hooks.running_loop(), "virtual_time", None)
+        return time.monotonic() if virtual is None else cast("float", virtual())
 
     def sleep(self, d: Duration) -> Effect[None, Never]:
         seconds = seconds_of(d)

@@ -146,6 +146,11 @@ def queue_of(loop: asyncio.AbstractEventLoop) -> ReadyQueue:
     return queue
 
 
+def use_queue(loop: asyncio.AbstractEventLoop, queue: ReadyQueue) -> None:
+    """Let fibers of ``loop`` wait in ``queue``. For loops of tests, before anything runs in them."""
+    setattr(loop, _ON_LOOP, queue)
+
+
 def all_live() -> list[FiberCore]:
     """Every live fiber that has suspended at least once, of every loop of this process."""
     return [fiber for queue in list(_queues) for fiber in list(queue.live)]

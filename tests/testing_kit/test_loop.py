@@ -1,0 +1,149 @@
+"""TestLoop: time that jumps exactly when nothing is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+import fibers as fb
+from fibers.testing import StalledError, TestLoop, virtual_time
+
+A_DAY_SECONDS = 86_400.0
+T = TypeVar("T")
+
+
+def in_test_loop(
+    main: Coroutine[Any, Any, T], *, io_grace_seconds: float = 0.05, stall_seconds: float = 5.0
+) -> T:
+    def make() -> TestLoop:
+        return TestLoop(io_grace_seconds=io_grace_seconds, stall_seconds=stall_seconds)
+
+    with asyncio.Runner(loop_factory=make) as runner:
+        return runner.run(main)
+
+
+def test_asyncio_sleeps_take_no_time() -> None:
+    """Plain asyncio code, a day of it, in less than a second."""
+
+    async def main() -> float:
+        await asyncio.sleep(A_DAY_SECONDS)
+        return asyncio.get_running_loop().time()
+
+    begin = time.monotonic()
+    assert in_test_loop(main()) == A_DAY_SECONDS
+    assert time.monotonic() - begin < 5
+
+
+def test_sleeps_of_fibers_and_the_clock_they_ask_agree() -> None:
+    async def main() -> tuple[float, float]:
+        clock = await fb.current_clock()
+        before = clock.now()
+        await fb.sleep(90)
+        return clock.now() - before, asyncio.get_running_loop().time()
+
+    assert in_test_loop(main()) == (90, 90)
+
+
+def test_timers_fire_in_order_and_at_their_time() -> None:
+    log: list[tuple[float, str]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def say(name: str, after: float) -> None:
+            await asyncio.sleep(after)
+            log.append((loop.time(), name))
+
+        await asyncio.gather(say("late", 20), say("soon", 10), say("latest", 30))
+
+    in_test_loop(main())
+    assert log == [(10, "soon"), (20, "late"), (30, "latest")]
+
+
+def test_a_timeout_fires_before_what_takes_longer() -> None:
+    async def main() -> str:
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.sleep(6)
+        except TimeoutError:
+            return "timed out"
+        return "ended"
+
+    assert in_test_loop(main()) == "timed out"
+
+
+def test_time_stands_still_while_a_thread_works() -> None:
+    async def main() -> list[str]:
+        log: list[str] = []
+
+        async def thread() -> None:
+            await asyncio.to_thread(time.sleep, 0.1)
+            log.append("thread")
+
+        async def timer() -> None:
+            await asyncio.sleep(60)
+            log.append("timer")
+
+        await asyncio.gather(timer(), thread())
+        return log
+
+    assert in_test_loop(main()) == ["thread", "timer"]
+
+
+def test_a_child_process_is_waited_for() -> None:
+    async def main() -> int:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "import time; time.sleep(0.2)"
+        )
+        async with asyncio.timeout(3600):
+            return await child.wait()
+
+    assert in_test_loop(main(), io_grace_seconds=20.0) == 0
+
+
+def test_a_socket_has_its_grace_of_real_time() -> None:
+    async def main() -> bytes:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(await reader.readline())
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server, asyncio.timeout(3600):
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+            writer.write(b"hello\n")
+            try:
+                return await reader.read()
+            finally:
+                writer.close()
+
+    assert in_test_loop(main(), io_grace_seconds=10.0) == b"hello\n"
+
+
+def test_a_test_that_would_hang_says_what_waits() -> None:
+    async def main() -> None:
+        fb.run_fork(fb.Effect.never())
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(StalledError, match="nothing can happen any more") as caught:
+        in_test_loop(main(), stall_seconds=0.05)
+    assert "fiber" in str(caught.value)
+
+
+@virtual_time
+async def test_a_decorated_test_runs_in_virtual_time() -> None:
+    await asyncio.sleep(A_DAY_SECONDS)
+    assert asyncio.get_running_loop().time() == A_DAY_SECONDS
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@virtual_time
+async def test_a_decorated_test_keeps_its_fixtures(
+    number: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert number in (1, 2)
+    assert tmp_path_factory.getbasetemp().exists()
