@@ -38,6 +38,7 @@ EXPORTED: Final = {
     "ClockTag",
     "Duration",
     "Effect",
+    "EffectGen",  # the return type of a generator body
     "Tag",
     "current_clock",
     "effect",
@@ -52,7 +53,17 @@ EXPORTED: Final = {
     "current_scope",
     "dump",
     "scoped",
+    "task_factory",
     "uninterruptible",
+    # again, on a schedule
+    "CurrentMetadata",
+    "Schedule",
+    "ScheduleDone",
+    "ScheduleMetadata",
+    # async iteration
+    "for_each_async",
+    "from_async_iterable",
+    "to_async_iterable",
     # several at once
     "all_",
     "for_each",
@@ -60,10 +71,33 @@ EXPORTED: Final = {
     "race_all",
     "race_all_first",
     "race_first",
+    # what owns fibers and resources
+    "Cache",
+    "ExceededCapacityError",  # what a full RcMap fails with
+    "FiberHandle",
+    "FiberMap",
+    "FiberSet",
+    "Pool",
+    "RcMap",
+    "RcRef",
+    "Resource",
+    "ScopedRef",
     # signals
     "AbortController",
     "AbortError",
     "AbortSignal",
+    # what fibers tell each other with
+    "Deferred",
+    "Done",  # what takers of an ended queue fail with
+    "Latch",
+    "PubSub",
+    "Queue",
+    "Semaphore",
+    "Subscription",
+    "SubscriptionRef",
+    # services that are built and released, and counts
+    "FiberMetrics",
+    "Layer",
     # edges
     "Runtime",
     "run",
@@ -75,10 +109,23 @@ EXPORTED: Final = {
 }
 """The public names. One that is added belongs here too: it is a promise to users."""
 
-CONSTANTS: Final = {"ClockTag", "Duration", "Exit"}
+CONSTANTS: Final = {"ClockTag", "CurrentMetadata", "Duration", "EffectGen", "Exit"}
 """Names of values and of type aliases: their description is the string after the assignment."""
 
-DESCRIBED: Final = [fibers.Effect, fibers.Fiber, fibers.Scope]
+DESCRIBED: Final = [
+    fibers.Effect,
+    fibers.Fiber,
+    fibers.Scope,
+    fibers.Schedule,
+    fibers.Layer,
+    fibers.Deferred,
+    fibers.Latch,
+    fibers.PubSub,
+    fibers.Queue,
+    fibers.Semaphore,
+    fibers.Subscription,
+    fibers.SubscriptionRef,
+]
 """Classes each of whose public methods has a docstring of its own."""
 
 
@@ -119,15 +166,21 @@ def described_constants(module: ModuleType) -> set[str]:
     """Names that the module assigns with a string literal right after the assignment."""
     assert module.__file__ is not None
     body = ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body
-    return {
-        before.target.id
-        for before, after in pairwise(body)
-        if isinstance(before, ast.AnnAssign)
-        and isinstance(before.target, ast.Name)
-        and isinstance(after, ast.Expr)
-        and isinstance(after.value, ast.Constant)
-        and isinstance(after.value.value, str)
-    }
+    found: set[str] = set()
+    for before, after in pairwise(body):
+        match before:
+            # With an annotation, or as a TypeAliasType, which takes none.
+            case ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]):
+                pass
+            case _:
+                continue
+        if (
+            isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        ):
+            found.add(name)
+    return found
 
 
 EFFECT_METHODS: Final = {name for name, _ in public_methods(fibers.Effect)}

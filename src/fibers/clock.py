@@ -37,11 +37,13 @@ class LiveClock:
     """The machine's monotonic time and the event loop's timer."""
 
     def now(self) -> float:
+        """Seconds of the monotonic clock; of the running loop's own, where that is virtual."""
         # A loop with virtual time (fibers.testing.TestLoop) has the timers, so it has the time too.
         virtual = getattr(hooks.running_loop(), "virtual_time", None)
         return time.monotonic() if virtual is None else cast("float", virtual())
 
     def sleep(self, d: Duration) -> Effect[None, Never]:
+        """Wait for ``d`` (timedelta or seconds), as ``Clock.sleep`` says. ValueError for NaN."""
         seconds = seconds_of(d)
         if math.isnan(seconds):
             raise ValueError("sleep() takes a number of seconds, not NaN")

@@ -7,26 +7,44 @@ give each primitive of ``fibers.ops`` this public face; what they do stands ther
 from __future__ import annotations
 
 import functools
+import inspect
+import math
 import sys
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, cast, overload
 
 from returns.maybe import Maybe, Nothing, Some
-from typing_extensions import ParamSpec, TypeVar
+from typing_extensions import ParamSpec, TypeAliasType, TypeVar
 
+from fibers import missing, tracing
 from fibers.cause import Cause, Die, Fail, UnknownError
 from fibers.duration import Duration, checked_seconds, text_of
 from fibers.loop import hooks
+from fibers.loop.hosted_task import HostedTask
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.protocol import FAIL, Frame, Node
 from fibers.loop.run_loop import Declares
-from fibers.ops import basic, body, clock, finalize, fork, group, region, wait
+from fibers.ops import (
+    basic,
+    body,
+    clock,
+    finalize,
+    flight,
+    fork,
+    generator,
+    group,
+    region,
+    repeat,
+    wait,
+)
 
 if TYPE_CHECKING:
     from types import UnionType
 
     from fibers.exit import Exit
     from fibers.fiber import Fiber
+    from fibers.layer import Layer
+    from fibers.schedule import Schedule
     from fibers.scope import Scope
     from fibers.signal import AbortSignal
 
@@ -37,6 +55,8 @@ B = TypeVar("B")
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 F = TypeVar("F", bound=Exception)
+# For what may be left out: without an argument to infer it from, it is Never.
+NoF = TypeVar("NoF", bound=Exception, default=Never)
 X = TypeVar("X", bound=Exception)
 P = ParamSpec("P")
 E1 = TypeVar("E1", bound=Exception)
@@ -81,9 +101,14 @@ class Effect(Node, Generic[A_co, E_co]):
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, Any, A_co]:
-        if type(hooks.current_task()) is InnerTask:
+        task = type(hooks.current_task())
+        if task is InnerTask or task is HostedTask:
             return (yield self)  # type: ignore[no-any-return]  # a cast would cost a call at each await
         return (yield from _run_in_task(self))  # type: ignore[no-any-return]  # see above
+
+    def __iter__(self) -> Generator[Effect[Any, E_co], Any, A_co]:
+        # For generator bodies: `yield from`. What it says it yields carries the error type.
+        return self.__await__()
 
     # ------------------------------------------------------------------ make
 
@@ -368,11 +393,171 @@ class Effect(Node, Generic[A_co, E_co]):
     def _timeout_with(self, seconds: float, late: Callable[[], Any]) -> Effect[Any, Any]:
         return _Timeout(self, lambda fiber: fiber._env[clock.CLOCK_KEY].sleep(seconds), late)
 
+    # ------------------------------------------------------------------ remembered
+
+    def cached(self) -> Effect[Effect[A_co, E_co], Never]:
+        """An effect that runs this one at its first run and gives that outcome ever after.
+
+            settings = await load_settings().cached()
+            first, second = await settings, await settings  # loaded once
+
+        It runs in a fiber of its own, which all that ask meanwhile wait for: an interrupt of one
+        leaves it running, that of the last one ends it, and the next run starts anew (PI12). A
+        failure is an outcome like any other, an interrupt is none.
+        """
+        return self._remembered(math.inf).map(_Memo)
+
+    def cached_with_ttl(self, time_to_live: Duration) -> Effect[Effect[A_co, E_co], Never]:
+        """``cached`` for ``time_to_live`` (timedelta or seconds, on the Clock in context) from the
+        moment the outcome was there. ValueError where it is negative.
+        """
+        return self._remembered(checked_seconds(time_to_live, "time_to_live")).map(_Memo)
+
+    def cached_invalidate_with_ttl(
+        self, time_to_live: Duration
+    ) -> Effect[tuple[Effect[A_co, E_co], Effect[None, Never]], Never]:
+        """``cached_with_ttl`` and an effect that forgets the outcome: the next run is a new one.
+        Those that wait for a run under way still get what comes of it.
+
+            rates, forget = await load_rates().cached_invalidate_with_ttl(60)
+        """
+        remembered = self._remembered(checked_seconds(time_to_live, "time_to_live"))
+        return remembered.map(lambda memo: (_Memo(memo), _Sync(memo.forget)))
+
+    def _remembered(self, seconds: float) -> Effect[flight.Memo, Never]:
+        return _Access(lambda fiber: flight.Memo(self, seconds, fiber._env))
+
+    # ------------------------------------------------------------------ again
+
+    @overload
+    def repeat(self, schedule: Schedule[B, A_co, NoF]) -> Effect[B, E_co | NoF]: ...
+    @overload
+    def repeat(
+        self,
+        schedule: Schedule[Any, A_co, NoF] | None = None,
+        *,
+        times: int,
+        while_: Callable[[A_co], bool | Effect[bool]] | None = None,
+        until: Callable[[A_co], bool | Effect[bool]] | None = None,
+    ) -> Effect[A_co, E_co | NoF]: ...
+    @overload
+    def repeat(
+        self,
+        schedule: Schedule[Any, A_co, NoF] | None = None,
+        *,
+        while_: Callable[[A_co], bool | Effect[bool]],
+        until: Callable[[A_co], bool | Effect[bool]] | None = None,
+    ) -> Effect[A_co, E_co | NoF]: ...
+    @overload
+    def repeat(
+        self,
+        schedule: Schedule[Any, A_co, NoF] | None = None,
+        *,
+        until: Callable[[A_co], bool | Effect[bool]],
+    ) -> Effect[A_co, E_co | NoF]: ...
+    def repeat(
+        self,
+        schedule: Schedule[Any, A_co, Any] | None = None,
+        *,
+        times: int | None = None,
+        while_: Callable[[A_co], bool | Effect[bool]] | None = None,
+        until: Callable[[A_co], bool | Effect[bool]] | None = None,
+    ) -> Effect[Any, Any]:
+        """Run it, then again for as long as ``schedule`` goes on; the first failure ends it (SD1).
+
+            await heartbeat().repeat(Schedule.spaced(30))
+            state = await poll().repeat(until=lambda state: state.done)
+
+        A schedule alone: gives its final output. With ``times`` (repetitions after the first run),
+        ``while_`` or ``until`` (of the last value, a bool or an effect of one): gives the last
+        value, and without a schedule there is no delay. ValueError without any of them.
+        """
+        start, limits = _rounds("repeat", schedule, times, while_, until)
+        return _Repeat(self, start, limits)
+
+    def retry(
+        self,
+        schedule: Schedule[Any, E_co, NoF] | None = None,
+        *,
+        times: int | None = None,
+        while_: Callable[[E_co], bool | Effect[bool]] | None = None,
+        until: Callable[[E_co], bool | Effect[bool]] | None = None,
+    ) -> Effect[A_co, E_co | NoF]:
+        """Run it again after a typed failure, for as long as ``schedule`` goes on, then fail with
+        the last error. Defects and interrupts are not retried (SD2, SD5).
+
+            await fetch().retry(Schedule.exponential(0.1).jittered().up_to(5))
+            await fetch().retry(times=3, while_=lambda e: e.transient)
+
+        ``times``: how many retries after the first run; ``while_`` and ``until`` are asked about
+        the error. Without a schedule there is no delay. ValueError without any of them.
+        """
+        start, limits = _rounds("retry", schedule, times, while_, until)
+        return _Retry(self, start, limits)
+
+    @overload
+    def retry_or_else(
+        self,
+        schedule: Schedule[B, E_co],
+        or_else: Callable[[E_co, B], Effect[T, X] | Exit[T, X]],
+    ) -> Effect[A_co | T, X]: ...
+    @overload
+    def retry_or_else(
+        self,
+        schedule: Schedule[B, E_co, F],
+        or_else: Callable[[E_co, B], Effect[T, X] | Exit[T, X]],
+    ) -> Effect[A_co | T, F | X]: ...
+    def retry_or_else(
+        self,
+        schedule: Schedule[Any, E_co, Any],
+        or_else: Callable[[E_co, Any], Effect[Any, Any] | Exit[Any, Any]],
+    ) -> Effect[Any, Any]:
+        """``retry``, and at the end of the schedule ``or_else(last_error, output)`` instead of a
+        failure (SD5).
+        """
+        start, _ = _rounds("retry_or_else", schedule)
+        return _Retry(self, start, None, or_else)
+
     # ------------------------------------------------------------------ services
 
     def provide_service(self, tag: Tag[T], impl: T) -> Effect[A_co, E_co]:
         """Run with ``impl`` for ``tag``; the outer one is back afterwards (EX14)."""
         return _Provide(self, {tag.name: impl})
+
+    def provide(self, layer: Layer[Any, F], *, local: bool = False) -> Effect[A_co, E_co | F]:
+        """Build ``layer``, run with its services, release it with the effect's exit (LY2).
+
+            await load_all().provide(repo_layer)
+
+        A layer that is built around here already is used as it is; one that is built here is
+        shared with what runs inside, and with nobody else. ``local=True`` builds all of it anew
+        (LY3). Fails with what the build fails with, and with what the release does.
+        """
+        provide_to = getattr(layer, "_provide_to", None)
+        if provide_to is None:
+            raise ValueError(
+                f"provide() takes a Layer, not {layer!r}: use provide_service(tag, impl) for one "
+                "service"
+            )
+        provided: Effect[A_co, E_co | F] = provide_to(self, local=local)
+        return provided
+
+    # ------------------------------------------------------------------ tracing
+
+    def with_span(
+        self, name: str, attributes: tracing.Attributes | None = None
+    ) -> Effect[A_co, E_co]:
+        """Run inside an OpenTelemetry span, a child of the current one, ended with the exit on
+        every way out; forks inherit it. The effect itself where OpenTelemetry is not installed
+        (the extra "tracing") (LY6).
+
+            await load(user_id).with_span("load user", attributes={"user.id": user_id})
+
+        A failure sets the status to ERROR and is recorded; an interrupt is told by the attribute
+        ``fiber.interrupted`` and leaves the status unset.
+        """
+        api = tracing.api()
+        return self if api is None else _Span(self, api, name, attributes)
 
     # ------------------------------------------------------------------ fork
 
@@ -481,6 +666,29 @@ def _when_interrupted(f: Callable[[frozenset[int]], Any], cause: Cause[Any]) -> 
     return functools.partial(f, cause.interruptors) if cause.has_interrupts else None
 
 
+def _rounds(
+    what: str,
+    schedule: Any,
+    times: int | None = None,
+    while_: Callable[[Any], Any] | None = None,
+    until: Callable[[Any], Any] | None = None,
+) -> tuple[repeat.Start | None, repeat.Limits | None]:
+    """The arguments of a repeat or retry, checked (PD18)."""
+    start = getattr(schedule, "_start", None)
+    if schedule is not None and start is None:
+        raise ValueError(
+            f"{what} takes a Schedule, not {schedule!r}; for a number of times say times="
+        )
+    if times is None and while_ is None and until is None:
+        if schedule is None:
+            raise ValueError(
+                f"{what} without an end: give it a schedule (Schedule.forever() if that is meant), "
+                "times=, while_= or until="
+            )
+        return start, None
+    return start, repeat.Limits(times, while_, until)
+
+
 def _make_restore(depth: int) -> Callable[[Effect[Any, Any]], Effect[Any, Any]]:
     return lambda first: _MaskTo(first, depth)
 
@@ -501,7 +709,7 @@ def _signal_maker() -> Callable[[], tuple[Any, Frame]]:
 
 # ---------------------------------------------------------------------------- services
 
-SCOPE_KEY = "fibers.Scope"
+SCOPE_KEY = flight.SCOPE_KEY
 _MISSING: Any = object()
 
 
@@ -509,10 +717,7 @@ def service_in(fiber: Any, name: str, default: Any = _MISSING) -> Any:
     """The service of that name in the fiber's context, else ``default``, else a LookupError."""
     found = fiber._env.get(name, default)
     if found is _MISSING:
-        raise LookupError(
-            f"Service not found: {name}. Provide it with .provide_service(tag, impl)"
-            + (", or run inside scoped(...) or scope.use(...)" if name == SCOPE_KEY else "")
-        )
+        raise missing.not_found(fiber, name)
     return found
 
 
@@ -532,6 +737,10 @@ class Tag(Effect[A, Never]):
         self.name: str = name
         self.default: A = default
 
+    @property
+    def _has_default(self) -> bool:
+        return self.default is not _MISSING
+
     def _ev(self, fiber: Any) -> Any:
         return service_in(fiber, self.name, self.default)
 
@@ -540,6 +749,10 @@ class Tag(Effect[A, Never]):
 
 
 # ---------------------------------------------------------------------------- @effect
+
+EffectGen = TypeAliasType("EffectGen", Generator[Effect[Any, E_co], Any, A], type_params=(A, E_co))
+"""The return type of a generator body: ``EffectGen[User, NotFound]`` gives a User and may fail with
+NotFound, ``EffectGen[User]`` can't fail."""
 
 
 class _RaisesTakesATuple:
@@ -550,6 +763,8 @@ class _RaisesTakesATuple:
 
 @overload
 def effect(f: Callable[P, Awaitable[T]], /) -> Callable[P, Effect[T, Never]]: ...
+@overload
+def effect(f: Callable[P, Generator[Effect[Any, E], Any, T]], /) -> Callable[P, Effect[T, E]]: ...
 @overload
 def effect(*, raises: UnionType) -> _RaisesTakesATuple: ...
 @overload
@@ -594,18 +809,27 @@ def effect(
     [Callable[P, Awaitable[T]]], Callable[P, Effect[T, E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]]
 ]: ...
 def effect(
-    f: Callable[..., Awaitable[Any]] | None = None,
+    f: Callable[..., Any] | None = None,
     /,
     *,
     raises: type[Exception] | tuple[type[Exception], ...] | UnionType = (),
 ) -> Any:
-    """Make a coroutine function return effects.
+    """Make a coroutine function, or a generator function, return effects.
 
         @effect(raises=(NotFound, Denied))
         async def load(user_id: str) -> User: ...
 
     What leaves the body is a Fail exactly if its type is in ``raises``; anything else is a defect,
     so the error type is a guarantee (PD4). TypeError for ``raises`` that are no Exception classes.
+
+        @effect
+        def greet(user_id: str) -> EffectGen[str, NotFound | Denied]:
+            user = yield from load(user_id)
+            return f"Hello {user.name}"
+
+    In a generator the errors are those of the effects that it yields from, so a type checker knows
+    them, and ``raises=`` is a TypeError: fail with ``yield from Effect.fail(error)``. What is
+    raised otherwise is a defect.
     """
     given = raises if isinstance(raises, tuple) else (raises,)
     kinds: tuple[Any, ...] = given  # annotations bind nobody who runs no type checker
@@ -615,14 +839,22 @@ def effect(
                 f"raises= takes Exception classes, one or a tuple of them, not {kind!r}"
             )
 
-    def decorate(f: Callable[..., Awaitable[Any]]) -> Callable[..., Effect[Any, Any]]:
+    def decorate(f: Callable[..., Any]) -> Callable[..., Effect[Any, Any]]:
         if not callable(f):
-            raise TypeError(f"@effect decorates a coroutine function, not {f!r}")
+            raise TypeError(f"@effect decorates a coroutine function or a generator's, not {f!r}")
+        if inspect.isasyncgenfunction(f):
+            raise TypeError(
+                f"an async generator gives many values and is no effect: iterate {f!r} with "
+                "for_each_async"
+            )
+        if kinds and inspect.isgeneratorfunction(f):
+            raise TypeError(generator.RAISES_ON_A_GENERATOR)
         declares = Declares(kinds, getattr(f, "__qualname__", repr(f))) if kinds else None
+        make = _Body if inspect.iscoroutinefunction(f) else _AnyBody
 
         @functools.wraps(f)
         def call(*args: Any, **kwargs: Any) -> Effect[Any, Any]:
-            return _Body(f, args, kwargs, declares)
+            return make(f, args, kwargs, declares)
 
         return call
 
@@ -692,6 +924,10 @@ class _Provide(basic.ProvideOp, Effect[Any, Any]):
     __slots__ = ()
 
 
+class _Span(tracing.SpanOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
 class _Uninterruptible(region.UninterruptibleOp, Effect[Any, Any]):
     __slots__ = ()
 
@@ -720,6 +956,10 @@ class _Body(body.BodyOp, Effect[Any, Any]):
     __slots__ = ()
 
 
+class _AnyBody(generator.AnyBodyOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
 class _Promise(body.PromiseOp, Effect[Any, Any]):
     __slots__ = ()
 
@@ -732,6 +972,10 @@ class _Callback(wait.CallbackOp, Effect[Any, Any]):
     __slots__ = ()
 
 
+class _Memo(flight.MemoOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
 class _Fork(fork.ForkOp, Effect[Any, Any]):
     __slots__ = ()
 
@@ -741,6 +985,14 @@ class _AwaitChildren(fork.AwaitChildrenOp, Effect[Any, Any]):
 
 
 class _Timeout(group.TimeoutOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Repeat(repeat.RepeatOp, Effect[Any, Any]):
+    __slots__ = ()
+
+
+class _Retry(repeat.RetryOp, Effect[Any, Any]):
     __slots__ = ()
 
 

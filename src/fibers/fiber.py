@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from asyncio import CancelledError, InvalidStateError
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, cast
@@ -12,7 +13,8 @@ from typing_extensions import TypeVar as TypeVarWithDefault
 from fibers import unhandled
 from fibers.cause import Cause, FiberInterrupted, Interrupt
 from fibers.effect import Effect
-from fibers.loop import hooks
+from fibers.loop import hooks, traps
+from fibers.loop.hosted_task import HostedTask
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.run_loop import ENDED, STATE_NAMES, FiberCore, Observer
 from fibers.ops import wait
@@ -72,6 +74,10 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         return _Join(self, as_exit=False)
 
     def __await__(self) -> Generator[Any, Any, A_co]:
+        if traps.is_wait_for(sys._getframe(1)):
+            # It cancels what it waits for by being cancelled itself while it awaits it (3.12+).
+            ending = self.join().on_interrupt(lambda _: self.interrupt(by=None))
+            return ending.__await__()
         return self.join().__await__()
 
     def exit(self) -> Effect[Exit[A_co, E_co], Never]:
@@ -339,7 +345,10 @@ class AsyncFiberError(Exception):
 def current_fiber() -> Fiber[Any, Any] | None:
     """The fiber whose code runs now, or None."""
     task = hooks.current_task()
-    return cast("Fiber[Any, Any]", task._fiber) if type(task) is InnerTask else None
+    kind = type(task)
+    if kind is InnerTask or kind is HostedTask:
+        return cast("Fiber[Any, Any]", task._fiber)
+    return None
 
 
 def value_or_raise(fiber: Fiber[A, Any]) -> A:

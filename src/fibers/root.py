@@ -20,6 +20,14 @@ E = TypeVar("E", bound=Exception)
 DEFAULT_ENV: dict[str, Any] = {CLOCK_KEY: LIVE_CLOCK}
 """The services of the default runtime."""
 
+_fiber_class: type[Fiber[Any, Any]] = Fiber
+
+
+def make_fibers_of(cls: type[Fiber[Any, Any]]) -> None:
+    """Say which class the root fibers have from now on; what they fork has their own."""
+    global _fiber_class
+    _fiber_class = cls
+
 
 def new_fiber(
     eff: Effect[A, E],
@@ -48,5 +56,7 @@ def new_fiber(
         env = DEFAULT_ENV if caller is None else caller._env
     return cast(
         "Fiber[A, E]",
-        Fiber(on, eff, contextvars.copy_context() if context is None else context, env, mask, site),
+        _fiber_class(
+            on, eff, contextvars.copy_context() if context is None else context, env, mask, site
+        ),
     )

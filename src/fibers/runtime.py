@@ -6,28 +6,36 @@ import asyncio
 import contextvars
 import sys
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Never, TypeVar, cast, overload
 
-from fibers.cause import Cause, Interrupt
+from returns.result import Failure
+from typing_extensions import TypeVar as TypeVarWithDefault
+
+from fibers.cause import Cause, FiberInterrupted, Interrupt, with_defects_winning
 from fibers.clock import LIVE_CLOCK
 from fibers.dump import describe
 from fibers.effect import Effect, host_in_tasks
-from fibers.exit import failed
+from fibers.exit import failed, succeeded
 from fibers.fiber import AsyncFiberError, Fiber, current_fiber, value_or_raise
 from fibers.loop import hooks
 from fibers.loop.queue import ReadyQueue, queue_of
 from fibers.loop.run_loop import ENDED, FiberCore, Observer
 from fibers.ops.clock import CLOCK_KEY
 from fibers.root import DEFAULT_ENV, new_fiber
-from fibers.scope import Scope
+from fibers.services import RuntimeServices, disposed
+from fibers.threads import BoundedThreads
 
 if TYPE_CHECKING:
     from fibers.clock import Clock
     from fibers.exit import Exit
+    from fibers.layer import Layer
+    from fibers.scope import Scope
     from fibers.signal import AbortSignal
 
 A = TypeVar("A")
 E = TypeVar("E", bound=Exception)
+F = TypeVar("F", bound=Exception)
+L_co = TypeVarWithDefault("L_co", bound=Exception, covariant=True, default=Never)
 
 RUN_END_BOUND_SECONDS = 2.0
 """How long ``run`` waits for fibers that are left when its effect has ended."""
@@ -133,42 +141,93 @@ class _Ended:
 # ---------------------------------------------------------------------------- run
 
 
-def run(eff: Effect[A, E]) -> A:
+class Ended(NamedTuple):
+    """How a program ended."""
+
+    fiber: Fiber[Any, Any]
+    fatal: BaseException | None
+    """KeyboardInterrupt or SystemExit that left a fiber (PD7)."""
+    late: Cause[Any] | None
+    """What failed when the layer was released."""
+
+    def exit(self) -> Exit[Any, Any]:
+        """The exit of the effect, the release's failures joined to it, as of a finalizer (FI3)."""
+        exit_ = self.fiber.poll()
+        assert exit_ is not None
+        if self.late is None:
+            return exit_
+        if isinstance(exit_, Failure):
+            cause: Cause[Any] = exit_.failure()
+            return failed(with_defects_winning(cause.combine(self.late)))
+        return failed(self.late)
+
+
+def run(eff: Effect[A, E], *, layer: Layer[Any, Any] | None = None) -> A:
     """Run an effect in an event loop of its own, like asyncio.run, and give its value.
 
-    Raises the very error of the first Fail, else of the first Die; FiberInterrupted with the cause
-    where it was interrupted (EX8). Ctrl-C interrupts it, finalizers run, then KeyboardInterrupt is
-    raised once (PD7). RuntimeError inside a running loop: await the effect there.
+    ``layer`` is built first, and released when the effect and every fiber that it left behind have
+    ended. Raises the very error of the first Fail, else of the first Die; FiberInterrupted with the
+    cause where it was interrupted (EX8). Ctrl-C interrupts it, finalizers run, then
+    KeyboardInterrupt is raised once (PD7). A thread that is still busy 2 s after all the rest is
+    left, and named on stderr (AT15). RuntimeError inside a running loop: await the effect there.
+    ValueError where the layer lacks a dependency.
     """
-    return value_or_raise(_run(eff))
+    ended = _run(eff, layer, "run")
+    if ended.late is None:
+        return cast("A", value_or_raise(ended.fiber))
+    cause: Cause[Any] = ended.exit().failure()
+    if cause.has_interrupts_only:
+        raise FiberInterrupted(cause)
+    raise cause.squash()
 
 
-def run_exit(eff: Effect[A, E]) -> Exit[A, E]:
-    """Like ``run``, but how it ended is a value."""
-    return cast("Exit[A, E]", _run(eff).poll())
+@overload
+def run_exit(eff: Effect[A, E], *, layer: None = None) -> Exit[A, E]: ...
+@overload
+def run_exit(eff: Effect[A, E], *, layer: Layer[Any, F]) -> Exit[A, E | F]: ...
+def run_exit(eff: Effect[Any, Any], *, layer: Layer[Any, Any] | None = None) -> Exit[Any, Any]:
+    """Like ``run``, but how it ended is a value; a failed build is one too."""
+    return _run(eff, layer, "run_exit").exit()
 
 
-def _run(eff: Effect[A, E]) -> Fiber[A, E]:
+def _run(eff: Effect[Any, Any], layer: Layer[Any, Any] | None, what: str) -> Ended:
     if hooks.running_loop() is not None:
         raise RuntimeError("run() inside a running event loop: await the effect instead")
+    services = RuntimeServices(layer, DEFAULT_ENV, what=what, name=what)
     with asyncio.Runner() as runner:
-        fiber, fatal = runner.run(_main(eff))
-    if fatal is not None:
-        raise fatal
-    return fiber
+        ended = runner.run(_main(eff, services))
+    if ended.fatal is not None:
+        raise ended.fatal
+    return ended
 
 
-async def _main(eff: Effect[A, E]) -> tuple[Fiber[A, E], BaseException | None]:
-    queue = queue_of(asyncio.get_running_loop())
-    fiber = new_fiber(eff, env=DEFAULT_ENV)
+async def _main(eff: Effect[Any, Any], services: RuntimeServices) -> Ended:
+    loop = asyncio.get_running_loop()
+    # Joined when the loop is closed, after all else has ended (AT15).
+    loop.set_default_executor(BoundedThreads(RUN_END_BOUND_SECONDS))
+    queue = queue_of(loop)
+    fiber = new_fiber(services.around(eff), env=DEFAULT_ENV)
     queue.on_fatal = lambda exc: fiber._interrupt_now(Interrupt(None, type(exc).__name__))
     fiber._drive()
+    late: Cause[Any] | None = None
     try:
         await _Ended(fiber)
     finally:
         await end_the_rest(queue, fiber.id)
+        late = await end_services(services)
     fiber._seen = True
-    return fiber, queue.fatal
+    return Ended(fiber, queue.fatal, late)
+
+
+async def end_services(services: RuntimeServices) -> Cause[Any] | None:
+    """Release what a program's layer holds; what failed on the way, or None."""
+    if not services.has_layer:
+        return None
+    ending = new_fiber(services.end(succeeded(None), "run ended"), env=DEFAULT_ENV)
+    ending._drive()
+    await _Ended(ending)
+    ending._seen = True
+    return None if ending._ok else ending._result
 
 
 async def end_the_rest(
@@ -275,7 +334,9 @@ def _run_sync(eff: Effect[A, E], env: dict[str, Any] | None, scope: Scope | None
         queue.attach()
     if fiber._state != ENDED:
         if loop is None:
-            fiber._interrupt_here(Interrupt(None, "run_sync can't wait"))
+            # All of this queue, a layer's build too: nothing will ever run it again.
+            for left in [fiber, *queue.live]:
+                left._interrupt_here(Interrupt(None, "run_sync can't wait"))
             queue.run_all()
             raise AsyncFiberError(
                 "run_sync: the effect has to wait and no event loop runs; use run(effect)",
@@ -297,25 +358,40 @@ def _taken(_exc: BaseException) -> None:
     return None
 
 
-class Runtime:
+class Runtime(Generic[L_co]):
     """Services and a clock for the effects that it runs, and the root of their fibers.
 
-        runtime = Runtime(clock=TestClock())
+        runtime = Runtime(db_layer, clock=TestClock())
         value = await runtime.run(effect)
         await runtime.dispose()
 
-    ``dispose`` interrupts and awaits every fiber that it started; later runs die (VF12: fibers of
-    the module's own ``run_fork`` are not among them).
+    ``layer`` is checked now, ValueError where it lacks a dependency, and built by the first run,
+    once for all of them. A failed build fails that run and every later one; a ``Runtime[DbError]``
+    is one whose build may (LY4).
+
+    ``dispose`` interrupts and awaits every fiber that it started, then releases the layer; later
+    runs die (VF12: fibers of the module's own ``run_fork`` are not among them).
     """
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
-        self._env = {**DEFAULT_ENV, CLOCK_KEY: LIVE_CLOCK if clock is None else clock}
-        self._scope = Scope("parallel", name="runtime")
+    @overload
+    def __init__(
+        self: Runtime[Never], layer: None = None, *, clock: Clock | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Runtime[F], layer: Layer[Any, F] | None, *, clock: Clock | None = None
+    ) -> None: ...
+    def __init__(self, layer: Layer[Any, Any] | None = None, *, clock: Clock | None = None) -> None:
+        env = {**DEFAULT_ENV, CLOCK_KEY: LIVE_CLOCK if clock is None else clock}
+        self._services = RuntimeServices(layer, env, what="Runtime", name="runtime")
+        self._scope = self._services.fibers
 
-    def _fork(self, eff: Effect[A, E], site: Any) -> Fiber[A, E]:
+    def _fork(self, eff: Effect[A, E], site: Any) -> Fiber[A, E | L_co]:
         if self._scope._is_closed:
-            eff = cast("Effect[A, E]", Effect.die(RuntimeError("Runtime disposed")))
-        fiber = new_fiber(eff, env=self._env, site=site)
+            eff = cast("Effect[A, E]", disposed())
+        else:
+            eff = self._services.around(eff)
+        fiber = new_fiber(eff, env=self._services.env, site=site)
         # The owner before the start: it reports the failure of one that ends at once (PD8).
         fiber._owner = self._scope
         fiber._drive()
@@ -331,19 +407,24 @@ class Runtime:
         await _Ended(fiber)
         return value_or_raise(fiber)
 
-    async def run_exit(self, eff: Effect[A, E]) -> Exit[A, E]:
+    async def run_exit(self, eff: Effect[A, E]) -> Exit[A, E | L_co]:
         """How it ended, as a value."""
         fiber = self._fork(eff, None)
         await _Ended(fiber)
-        return cast("Exit[A, E]", fiber.poll())
+        return cast("Exit[A, E | L_co]", fiber.poll())
 
     def run_sync(self, eff: Effect[A, E]) -> A:
-        """``fibers.run_sync`` with this runtime's services."""
+        """``fibers.run_sync`` with this runtime's services; a layer that has to wait for something
+        makes it raise, unless it is built already.
+        """
         if self._scope._is_closed:
             raise RuntimeError("Runtime disposed")
-        return _run_sync(eff, self._env, self._scope)
+        services = self._services
+        return _run_sync(services.around(eff), services.env, self._scope)
 
-    def run_fork(self, eff: Effect[A, E], *, signal: AbortSignal | None = None) -> Fiber[A, E]:
+    def run_fork(
+        self, eff: Effect[A, E], *, signal: AbortSignal | None = None
+    ) -> Fiber[A, E | L_co]:
         """Start an effect at once, owned by this runtime."""
         frame = sys._getframe(1)
         fiber = self._fork(eff, (frame.f_code, frame.f_lasti))
@@ -355,7 +436,8 @@ class Runtime:
             del fiber, frame  # see FiberCore._drive
 
     async def dispose(self) -> None:
-        """Interrupt and await all its fibers; twice is once."""
-        await self._scope.close(
-            failed(Cause((Interrupt(None, "runtime disposed"),))), reason="runtime disposed"
-        )
+        """Interrupt and await all its fibers, then release the layer; twice is once. Raises what
+        the release of the layer failed with.
+        """
+        why = "runtime disposed"
+        await self._services.end(failed(Cause((Interrupt(None, why),))), why)

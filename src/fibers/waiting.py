@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from fibers.loop import hooks
+from fibers.loop.hosted_task import HostedTask
 from fibers.loop.protocol import Wait
 from fibers.loop.run_loop import ENDED, FiberCore
 
@@ -45,6 +46,8 @@ def _next_after(at: Any) -> list[Any]:
                 ahead.append(wait)
                 ahead.extend(hooks.awaited_in(at.get_coro()))
         return ahead
+    if isinstance(at, HostedTask):
+        return [at._ref()]  # its fiber may wait for an effect
     ahead = hooks.gathered_by(at)
     waited = hooks.waited_for_by(at)
     if waited is not None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import fibers as fb
+from fibers.app.shutdown import dispose_bounded
 from fibers.testing import TestClock
 
 
@@ -21,4 +22,5 @@ async def rt(clock: TestClock) -> AsyncIterator[fb.Runtime]:
     """A runtime on the virtual clock, disposed after the test."""
     runtime = fb.Runtime(clock=clock)
     yield runtime
-    await runtime.dispose()
+    # Bounded in real time: a test that failed may have left a fiber in a masked virtual sleep.
+    assert await dispose_bounded(runtime), fb.dump()

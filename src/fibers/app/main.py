@@ -16,17 +16,20 @@ from returns.result import Failure
 
 from fibers.app.budget import OUTER_BUDGET_SECONDS
 from fibers.cause import Cause, Interrupt
-from fibers.dump import dump
+from fibers.dump import dump_on_signal, write_dump
+from fibers.dump.emit import briefly
 from fibers.duration import Duration, checked_seconds, text_of
 from fibers.loop.queue import queue_of
 from fibers.root import DEFAULT_ENV, new_fiber
-from fibers.runtime import _Ended, end_the_rest
+from fibers.runtime import Ended, _Ended, end_services, end_the_rest
+from fibers.services import RuntimeServices
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from fibers.effect import Effect
     from fibers.fiber import Fiber
+    from fibers.layer import Layer
 
 FAILED: Final = 1
 SIGNAL_BASE: Final = 128
@@ -68,22 +71,22 @@ class _Main:
     def leave(self, why: str) -> None:
         """At once, with a dump: no finalizer can hold this up."""
         try:
-            print(f"{why}: leaving\n{dump()}", file=sys.stderr, flush=True)
-            sys.stdout.flush()
+            write_dump(f"{why}: leaving")
+            briefly(sys.stdout.flush)
         finally:
             os._exit(self.code(FAILED))
 
     def code(self, otherwise: int) -> int:
         return otherwise if self.signalled is None else SIGNAL_BASE + self.signalled
 
-    async def main(self, eff: Effect[Any, Any]) -> BaseException | None:
+    async def main(self, eff: Effect[Any, Any], services: RuntimeServices) -> Ended:
         with _woken_by_signals(asyncio.get_running_loop()):
-            return await self._main(eff)
+            return await self._main(eff, services)
 
-    async def _main(self, eff: Effect[Any, Any]) -> BaseException | None:
+    async def _main(self, eff: Effect[Any, Any], services: RuntimeServices) -> Ended:
         loop = self.loop = asyncio.get_running_loop()
         queue = queue_of(loop)
-        fiber = self.fiber = new_fiber(eff, env=DEFAULT_ENV)
+        fiber = self.fiber = new_fiber(services.around(eff), env=DEFAULT_ENV)
         queue.on_fatal = lambda exc: fiber._interrupt_now(Interrupt(None, type(exc).__name__))
         if self.signalled is not None:
             fiber._interrupt_here(Interrupt(None, signal.Signals(self.signalled).name))
@@ -92,7 +95,8 @@ class _Main:
         await _Ended(fiber)
         self.start_budget()
         await end_the_rest(queue, fiber.id, bound_seconds=REST_SECONDS)
-        return queue.fatal
+        late = await end_services(services)
+        return Ended(fiber, queue.fatal, late)
 
 
 @contextmanager
@@ -114,35 +118,43 @@ def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Generator[None]:
             loop.remove_reader(reader)
 
 
-def run_main(eff: Effect[Any, Any], *, budget: Duration = OUTER_BUDGET_SECONDS) -> Never:
+def run_main(
+    eff: Effect[Any, Any],
+    *,
+    layer: Layer[Any, Any] | None = None,
+    budget: Duration = OUTER_BUDGET_SECONDS,
+) -> Never:
     """Run a program and leave the process with its exit code; never returns.
 
-    The first SIGTERM or Ctrl-C interrupts ``eff``; finalizers run, bounded by ``budget`` (timedelta
-    or seconds). A second one, or the end of the budget, leaves at once after a dump of what is
-    alive. Codes: 0 success, 1 a Fail or Die (printed to stderr), 130 Ctrl-C, 143 SIGTERM (EX12).
+    The first SIGTERM or Ctrl-C interrupts ``eff``; finalizers run, then ``layer`` is released, all
+    of it bounded by ``budget`` (timedelta or seconds). A second one, or the end of the budget,
+    leaves at once after a dump of what is alive; SIGQUIT (Ctrl-\\) writes one and goes on. Codes:
+    0 success, 1 a Fail or Die (printed to stderr), 130 Ctrl-C, 143 SIGTERM (EX12). ValueError where
+    the layer lacks a dependency.
     """
     main = _Main(checked_seconds(budget, "run_main's budget"))
+    services = RuntimeServices(layer, DEFAULT_ENV, what="run_main", name="run_main")
     before = {n: signal.signal(n, main.on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
     runner = asyncio.Runner()
     try:
-        fatal = runner.run(main.main(eff))
-        # The executor's threads are joined here; a blocked one is the budget's business.
-        runner.close()
+        with dump_on_signal():
+            ended = runner.run(main.main(eff, services))
+            # The executor's threads are joined here; a blocked one is the budget's business.
+            runner.close()
     finally:
         if main.timer is not None:
             main.timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
-    sys.exit(_exit_code(main, fatal))
+    sys.exit(_exit_code(main, ended))
 
 
-def _exit_code(main: _Main, fatal: BaseException | None) -> Any:
-    if isinstance(fatal, SystemExit):
-        return fatal.code
-    if isinstance(fatal, KeyboardInterrupt):
+def _exit_code(main: _Main, ended: Ended) -> Any:
+    if isinstance(ended.fatal, SystemExit):
+        return ended.fatal.code
+    if isinstance(ended.fatal, KeyboardInterrupt):
         return SIGNAL_BASE + signal.SIGINT
-    assert main.fiber is not None
-    exit_ = main.fiber.poll()
+    exit_ = ended.exit()
     if not isinstance(exit_, Failure):
         return main.code(0)
     cause: Cause[Any] = exit_.failure()

@@ -10,16 +10,17 @@ from returns.maybe import Nothing
 from returns.result import Failure
 
 from fibers.app.budget import SCOPE_CLOSE_TIMEOUT_SECONDS
-from fibers.dump import describe
+from fibers.dump import describe, known_scopes
 from fibers.duration import Duration, checked_seconds, text_of
 from fibers.loop.run_loop import ENDED, FiberCore
 from fibers.runtime import run_fork
 from fibers.scope import Scope
 
 if TYPE_CHECKING:
+    from fibers.app.occupant import Occupant
     from fibers.fiber import Fiber
 
-log = logging.getLogger("fibers.app")
+log: logging.Logger = logging.getLogger("fibers.app")
 
 SYSTEM: Final = "system"
 
@@ -31,11 +32,14 @@ class AppScope(Scope):
     in it can still store and tell.
     """
 
-    __slots__ = ()
+    __slots__ = ("_occupants",)
 
     def __init__(self, *, name: str = "AppScope") -> None:
         super().__init__("parallel", name=name)
         self._reason = SYSTEM
+        self._occupants: dict[str, Occupant] = {}
+        # A dump shows it also while nothing runs in it.
+        known_scopes.add(self)
 
 
 async def close_bounded(scope: Scope, timeout: Duration = SCOPE_CLOSE_TIMEOUT_SECONDS) -> bool:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from fibers.runtime import Runtime
     from fibers.scope import Scope
 
-log = logging.getLogger("fibers.app")
+log: logging.Logger = logging.getLogger("fibers.app")
 
 Step = tuple[str, Callable[[], Awaitable[Any]]]
 
 
 async def dispose_bounded(
-    runtime: Runtime, timeout: Duration = RUNTIME_DISPOSE_TIMEOUT_SECONDS
+    runtime: Runtime[Any], timeout: Duration = RUNTIME_DISPOSE_TIMEOUT_SECONDS
 ) -> bool:
     """Dispose of ``runtime``, and wait at most ``timeout`` (timedelta or seconds) for it.
 
@@ -57,7 +57,9 @@ class Shutdown:
     when it is over (VA8). ValueError where two steps have one name.
     """
 
-    def __init__(self, scope: Scope, steps: Sequence[Step], runtime: Runtime | None = None) -> None:
+    def __init__(
+        self, scope: Scope, steps: Sequence[Step], runtime: Runtime[Any] | None = None
+    ) -> None:
         names = [name for name, _ in steps]
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from asyncio import base_tasks as _base_tasks
 from asyncio import tasks as _tasks
 from typing import TYPE_CHECKING, Any, cast
 
@@ -118,3 +119,14 @@ def awaited_in(coro: Any) -> list[Any]:
                 found.append(names["fut"])
         at = getattr(at, "cr_await", None)
     return found
+
+
+# What a Task of asyncio's says about itself, for tasks that are no Task: all of it takes anything
+# with a task's attributes. Private, and unchanged from 3.11 to 3.14.
+loop_of: Callable[[Any], Any] = cast("Any", asyncio.futures)._get_loop
+next_task_name_number: Callable[[], int] = cast("Any", _tasks)._task_name_counter
+task_stack: Callable[[Any, int | None], list[Any]] = cast("Any", _base_tasks)._task_get_stack
+print_task_stack: Callable[[Any, int | None, Any], None] = cast(
+    "Any", _base_tasks
+)._task_print_stack
+task_description: Callable[[Any], list[str]] = cast("Any", _base_tasks)._task_repr_info

@@ -9,9 +9,12 @@ holds the outer one.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from asyncio import CancelledError, InvalidStateError
 from typing import TYPE_CHECKING, Any, final
+
+from fibers.loop import traps
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,8 +24,137 @@ if TYPE_CHECKING:
     from fibers.loop.run_loop import FiberCore
 
 
+class TaskProtocol:
+    """What every task that stands for a fiber has of asyncio's protocol: cancel, uncancel, and one
+    identity with the fiber.
+    """
+
+    if TYPE_CHECKING:
+        # Here and not in slots: a future of asyncio's has its own layout.
+        _ref: Callable[[], FiberCore | None]
+        _hash: int | None
+        _depth: int
+        _num: int
+        _gave_back: int
+        _must: bool
+        _msg: object
+    else:
+        __slots__ = ()
+
+    @property
+    def _fiber(self) -> FiberCore:
+        fiber = self._ref()
+        if fiber is None:
+            raise RuntimeError("the fiber of this task has ended and is gone")
+        return fiber
+
+    # -- asyncio's cancellation protocol
+
+    def cancel(self, msg: object = None) -> bool:
+        """Throw CancelledError(msg) into the innermost body, as asyncio.Task.cancel does. Never on
+        the caller's stack: asyncio.timeout, wait_for and anyio break otherwise.
+        """
+        fiber = self._ref()
+        if fiber is None or self._has_ended():
+            return False
+        if self._gave_back == fiber._queue.steps:
+            # 3.13's TaskGroup gives a request back and asks again, to be cancelled at its parent's
+            # next await. What it gave back was the fiber's own interrupt, thrown already (PD2).
+            self._gave_back = -1
+            return True
+        self._num += 1
+        if fiber._asked is None:
+            fiber._asked = []
+        if not any(face is self for face in fiber._asked):
+            fiber._asked.append(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # what the fiber uses of one is all here
+        fiber._cancel_inner(self, msg)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # as above
+        return True
+
+    def cancelling(self) -> int:
+        """Requests not given back, plus one from the delivery of the fiber's own interrupt on, so
+        that a timeout expiring in the same tick can't take it for its own (PD2).
+        """
+        fiber = self._ref()
+        return self._num if fiber is None else self._num + min(1, fiber._delivered)
+
+    def uncancel(self) -> int:
+        caller = sys._getframe(1)
+        if traps.is_group_exit(caller) and (fiber := self._ref()) is not None:
+            fiber._given_back_by(caller.f_locals["self"])
+        return self._give_back()
+
+    def _give_back(self) -> int:
+        if self._num > 0:
+            self._num -= 1
+            if self._num == 0:
+                # 3.11 and 3.12 leave a stray request pending here (AT3).
+                self._must = False
+                fiber = self._ref()
+                if fiber is not None and fiber._asked is not None:
+                    fiber._asked[:] = [face for face in fiber._asked if face is not self]
+        elif (fiber := self._ref()) is not None and fiber._delivered:
+            self._gave_back = fiber._queue.steps
+        return self.cancelling()
+
+    def _make_cancelled_error(self) -> CancelledError:
+        return CancelledError() if self._msg is None else CancelledError(self._msg)
+
+    def _has_ended(self) -> bool:
+        fiber = self._ref()
+        return fiber is None or fiber.done()
+
+    def done(self) -> bool:
+        if self._has_ended():
+            return True
+        group = traps.failing_group(sys._getframe(1))
+        if group is not None:
+            # What it raises hides a cancel that was meant for what is around it (AT2).
+            self._fiber._watch_group(self, group)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # as above
+        return False
+
+    # -- what others read of a task
+
+    @property
+    def _fut_waiter(self) -> Any:
+        # anyio looks here to see whether a task waits for something not done yet.
+        return self._fiber._future_waited_for()
+
+    @property
+    def _must_cancel(self) -> bool:
+        return self._must
+
+    @_must_cancel.setter
+    def _must_cancel(self, value: bool) -> None:
+        self._must = value
+
+    def get_name(self) -> str:
+        return self._fiber.get_name()
+
+    def set_name(self, value: object) -> None:
+        self._fiber.set_name(value)
+
+    def set_result(self, result: object) -> None:
+        raise RuntimeError("Task does not support set_result operation")
+
+    def set_exception(self, exception: object) -> None:
+        raise RuntimeError("Task does not support set_exception operation")
+
+    # -- one fiber, one identity
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TaskProtocol):
+            return self is other or (self._ref() is not None and self._ref() is other._ref())
+        return other is not None and other is self._ref()
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            fiber = self._ref()
+            self._hash = id(self) if fiber is None else hash(fiber)
+        return self._hash
+
+
 @final
-class InnerTask:
+class InnerTask(TaskProtocol):
     """A fiber, from inside, at one depth of masks."""
 
     __slots__ = (
@@ -52,73 +184,6 @@ class InnerTask:
         self._asyncio_future_blocking = False
 
     @property
-    def _fiber(self) -> FiberCore:
-        fiber = self._ref()
-        if fiber is None:
-            raise RuntimeError("the fiber of this task has ended and is gone")
-        return fiber
-
-    # -- asyncio's cancellation protocol
-
-    def cancel(self, msg: object = None) -> bool:
-        """Throw CancelledError(msg) into the innermost body, as asyncio.Task.cancel does. Never on
-        the caller's stack: asyncio.timeout, wait_for and anyio break otherwise.
-        """
-        fiber = self._ref()
-        if fiber is None or fiber.done():
-            return False
-        if self._gave_back == fiber._queue.steps:
-            # 3.13's TaskGroup gives a request back and asks again, to be cancelled at its parent's
-            # next await. What it gave back was the fiber's own interrupt, thrown already (PD2).
-            self._gave_back = -1
-            return True
-        self._num += 1
-        if fiber._asked is None:
-            fiber._asked = []
-        if not any(face is self for face in fiber._asked):
-            fiber._asked.append(self)
-        fiber._cancel_inner(self, msg)
-        return True
-
-    def cancelling(self) -> int:
-        """Requests not given back, plus one from the delivery of the fiber's own interrupt on, so
-        that a timeout expiring in the same tick can't take it for its own (PD2).
-        """
-        fiber = self._ref()
-        return self._num if fiber is None else self._num + min(1, fiber._delivered)
-
-    def uncancel(self) -> int:
-        if self._num > 0:
-            self._num -= 1
-            if self._num == 0:
-                # 3.11 and 3.12 leave a stray request pending here (AT3).
-                self._must = False
-                fiber = self._ref()
-                if fiber is not None and fiber._asked is not None:
-                    fiber._asked[:] = [face for face in fiber._asked if face is not self]
-        elif (fiber := self._ref()) is not None and fiber._delivered:
-            self._gave_back = fiber._queue.steps
-        return self.cancelling()
-
-    def _make_cancelled_error(self) -> CancelledError:
-        return CancelledError() if self._msg is None else CancelledError(self._msg)
-
-    # -- what others read of a task
-
-    @property
-    def _fut_waiter(self) -> Any:
-        # anyio looks here to see whether a task waits for something not done yet.
-        return self._fiber._future_waited_for()
-
-    @property
-    def _must_cancel(self) -> bool:
-        return self._must
-
-    @_must_cancel.setter
-    def _must_cancel(self, value: bool) -> None:
-        self._must = value
-
-    @property
     def _callbacks(self) -> list[Any]:
         return self._fiber._callbacks
 
@@ -129,12 +194,6 @@ class InnerTask:
     def get_loop(self) -> Any:
         return self._fiber.get_loop()
 
-    def get_name(self) -> str:
-        return self._fiber.get_name()
-
-    def set_name(self, value: object) -> None:
-        self._fiber.set_name(value)
-
     def get_coro(self) -> Any:
         return self._fiber.get_coro()
 
@@ -144,10 +203,6 @@ class InnerTask:
     def get_stack(self, *, limit: int | None = None) -> list[Any]:
         return self._fiber.get_stack(limit=limit)
 
-    def done(self) -> bool:
-        fiber = self._ref()
-        return fiber is None or fiber.done()
-
     def cancelled(self) -> bool:
         return self._fiber.cancelled()
 
@@ -156,12 +211,6 @@ class InnerTask:
 
     def exception(self) -> BaseException | None:
         return self._fiber.exception()
-
-    def set_result(self, result: object) -> None:
-        raise RuntimeError("Task does not support set_result operation")
-
-    def set_exception(self, exception: object) -> None:
-        raise RuntimeError("Task does not support set_exception operation")
 
     def add_done_callback(
         self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None
@@ -180,19 +229,6 @@ class InnerTask:
         return self._fiber.result()
 
     __iter__ = __await__
-
-    # -- one fiber, one identity
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, InnerTask):
-            return self is other or (self._ref() is not None and self._ref() is other._ref())
-        return other is not None and other is self._ref()
-
-    def __hash__(self) -> int:
-        if self._hash is None:
-            fiber = self._ref()
-            self._hash = id(self) if fiber is None else hash(fiber)
-        return self._hash
 
     def __repr__(self) -> str:
         return f"<inner task of {self._ref()!r}>"

@@ -47,7 +47,8 @@ class ReadyQueue:
         # Fibers that yielded: ready again only after the loop has had a turn.
         self.turn: deque[FiberCore] = deque()
         # Strong, in order of first suspension: correctness never depends on the collector (PD13).
-        self.live: dict[FiberCore, None] = {}
+        # With the monotonic time of that, for the dump.
+        self.live: dict[FiberCore, float | None] = {}
         self.depth: int = 0
         # Steps of all fibers, ever: what "nothing happens any more" is told by.
         self.steps: int = 0
@@ -149,6 +150,11 @@ def queue_of(loop: asyncio.AbstractEventLoop) -> ReadyQueue:
 def use_queue(loop: asyncio.AbstractEventLoop, queue: ReadyQueue) -> None:
     """Let fibers of ``loop`` wait in ``queue``. For loops of tests, before anything runs in them."""
     setattr(loop, _ON_LOOP, queue)
+
+
+def all_queues() -> list[ReadyQueue]:
+    """The queues of this process, one a loop. RuntimeError where another thread makes one now."""
+    return list(_queues)
 
 
 def all_live() -> list[FiberCore]:

@@ -21,6 +21,7 @@ import logging
 import sys
 import weakref
 from asyncio import CancelledError
+from time import monotonic
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,7 +41,7 @@ from fibers.cause import (
     landed,
 )
 from fibers.exit import failed, succeeded
-from fibers.loop import hooks
+from fibers.loop import hooks, traps
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.protocol import DONE, FAIL, NEXT, SUSPEND, SWITCH, Frame, Node, Signal, Wait
 
@@ -371,6 +372,23 @@ class Unheard:
         self._fibers.clear()
 
 
+class _FailingGroup:
+    """A TaskGroup of asyncio's with a failed task. When it raises, a cancel that was thrown into it
+    is gone (3.13's asks its parent again, for asyncio's own cancels), and on 3.11 and 3.12 one that
+    it asked for itself while it was being left is never given back.
+    """
+
+    __slots__ = ("dropped_own", "face", "gave_back", "group", "over")
+
+    def __init__(self, face: InnerTask, group: Any) -> None:
+        self.face = face
+        self.group = group
+        # The fiber's own interrupt was thrown into it.
+        self.dropped_own = False
+        self.gave_back = False
+        self.over = False
+
+
 class FiberCore:
     """A fiber without its public face: what the run loop needs of it."""
 
@@ -390,6 +408,7 @@ class FiberCore:
         "_env",
         "_exit",
         "_face",
+        "_groups",
         "_icause",
         "_mask",
         "_name",
@@ -458,6 +477,8 @@ class FiberCore:
         # Inner tasks with cancel() requests not given back.
         self._asked: list[InnerTask] | None = None
         self._face = InnerTask(self, mask)
+        # Failing task groups of asyncio's that have not raised yet.
+        self._groups: list[_FailingGroup] | None = None
         self._ok = False
         self._exit = None
         self._observers: list[Observer] | None = None
@@ -597,6 +618,8 @@ class FiberCore:
         if value is SWITCH or value is DONE:
             return value
         self._attn = False
+        if self._groups is not None:
+            self._look_at_groups()
         if self._pend and not self._mask:
             cause: Cause[Any] = self._own_cause()
         elif (face := self._due()) is not None:
@@ -620,6 +643,8 @@ class FiberCore:
             self._rv = None
         elif value is FAIL:
             cause = landed(self._cause, cause)
+        elif type(value) is not Signal:
+            traps.pass_on_wake_up(self.get_coro())
         self._cause = cause
         return FAIL
 
@@ -735,6 +760,8 @@ class FiberCore:
         """The fiber's own interrupt goes into the body of ``mark``."""
         mark.own = cause
         self._delivered += 1
+        for failing in self._groups or ():
+            failing.dropped_own |= not traps.has_raised(failing.group)
         # Both asked for in one tick are one CancelledError, as two cancel() calls are.
         for face in self._asked or ():
             if self._mask <= face._depth:
@@ -805,7 +832,7 @@ class FiberCore:
 
     def _register(self) -> None:
         self._registered = True
-        self._queue.live[self] = None
+        self._queue.live[self] = monotonic()
         if self._queue.loop is not None:
             hooks.register_task(self)
 
@@ -903,7 +930,8 @@ class FiberCore:
         # A future that a body awaits directly is cancelled first, as asyncio does. Without the
         # callback: its call would be late, and a second step.
         wait.remove_done_callback(self._future_done)
-        wait.cancel()
+        if not wait.cancel():
+            traps.pass_on_wake_up(self.get_coro())
         if not wait.done():
             wait.add_done_callback(self._future_done, context=self._queue.context)
             self._cut = True
@@ -992,6 +1020,46 @@ class FiberCore:
         elif face._must:
             self._attn = True
 
+    def _watch_group(self, face: InnerTask, group: Any) -> None:
+        """``group``, opened at ``face``, has a failed task."""
+        failing = next((f for f in self._groups or () if f.group is group), None)
+        if failing is None:
+            failing = _FailingGroup(face, group)
+            self._groups = [*(self._groups or ()), failing]
+        held = traps.cancel_held_by(group, self.get_coro())
+        failing.dropped_own |= isinstance(held, CancelledError) and self._is_own(held)
+        self._attn = True
+
+    def _given_back_by(self, group: Any) -> None:
+        """``group``, about to be left, gives its request to this fiber back."""
+        for failing in self._groups or ():
+            failing.gave_back |= failing.group is group
+
+    def _look_at_groups(self) -> None:
+        """Ask again for the cancels that a group dropped when it raised its errors (AT2)."""
+        left: list[_FailingGroup] = []
+        for failing in self._groups or ():
+            if not traps.has_raised(failing.group):
+                left.append(failing)
+                continue
+            if not failing.over:
+                failing.over = True
+                face = failing.face
+                if traps.asked_its_parent(failing.group) and not failing.gave_back:
+                    face._give_back()
+                if face._num:
+                    face._must = True
+            if failing.dropped_own:
+                if any(traps.handles_an_exception(c) for c in self._coroutines()):
+                    left.append(failing)  # a cleanup is not cut (PD2)
+                else:
+                    self._pend = True
+        self._groups = left or None
+        self._attn = bool(left)
+
+    def _coroutines(self) -> list[Any]:
+        return [frame for frame in self._stack if type(frame) is CoroutineType]
+
     # ------------------------------------------------------------------ children
 
     def _spawn(self, effect: Node, mask: int, site: tuple[CodeType, int] | None) -> FiberCore:
@@ -1049,6 +1117,7 @@ class FiberCore:
         self._ctx = None  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # an ended fiber runs no more; its context may be large
         self._env = None  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # see above
         del self._face, self._next
+        self._groups = None
         self._cause = EMPTY
         owner = self._owner
         if owner is not None:

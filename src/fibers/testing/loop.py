@@ -40,6 +40,7 @@ class ShufflingQueue(ReadyQueue):
         self._rng = rng
 
     def run_ready(self, steps: int) -> None:
+        """Let at most ``steps`` fibers run, each drawn from those that are ready then."""
         ready = self.ready
         while ready and steps:
             steps -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Never, assert_type
 
 import fibers as fb
@@ -30,6 +30,26 @@ async def three() -> int:
     return 3
 
 
+@fb.effect(raises=(E1, E2, E3, E4))
+async def four() -> int:
+    return 4
+
+
+@fb.effect(raises=(E1, E2, E3, E4, E5))
+async def five() -> int:
+    return 5
+
+
+@fb.effect(raises=(E1, E2, E3, E4, E5, E6))
+async def six() -> int:
+    return 6
+
+
+@fb.effect(raises=(E1, E2, E3, E4, E5, E6, E7))
+async def seven() -> int:
+    return 7
+
+
 @fb.effect(raises=(E1, E2, E3, E4, E5, E6, E7, E8))
 async def eight() -> int:
     return 8
@@ -40,6 +60,10 @@ def declared_errors() -> None:
     assert_type(one(), Effect[int, NotFound])
     assert_type(two(), Effect[int, NotFound | Denied])
     assert_type(three(), Effect[int, E1 | E2 | E3])
+    assert_type(four(), Effect[int, E1 | E2 | E3 | E4])
+    assert_type(five(), Effect[int, E1 | E2 | E3 | E4 | E5])
+    assert_type(six(), Effect[int, E1 | E2 | E3 | E4 | E5 | E6])
+    assert_type(seven(), Effect[int, E1 | E2 | E3 | E4 | E5 | E6 | E7])
     assert_type(eight(), Effect[int, E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8])
 
 
@@ -57,6 +81,11 @@ async def an_await_gives_the_value() -> None:
     assert_type(await count(), int)
     assert_type(await load("u1"), User)
     assert_type(await two(), int)
+
+
+def a_decorated_function_of_others(plain: Callable[[str], Awaitable[User]]) -> None:
+    assert_type(fb.effect(plain)("u1"), Effect[User, Never])
+    assert_type(fb.effect(raises=NotFound)(plain)("u1"), Effect[User, NotFound])
 
 
 class Repository:

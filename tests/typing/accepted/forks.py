@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Never, assert_type
 
 import fibers as fb
-from fibers import Effect, Exit, Fiber, Scope
+from fibers import Cause, Effect, Exit, Failure, Fiber, Scope, Success
 from tests.typing.kit import Denied, NotFound, User
 
 
@@ -24,6 +24,18 @@ async def an_awaited_fork_gives_the_fiber(load: Effect[User, NotFound], scope: S
     fiber = await load.fork_in(scope)
     assert_type(fiber, Fiber[User, NotFound])
     assert_type(await fiber, User)
+
+
+@fb.effect(raises=NotFound)
+async def a_body_that_forks(load: Effect[User, NotFound]) -> str:
+    fiber = await load.fork_child()
+    match await fiber.exit():
+        case Success(user):
+            assert_type(user, User)
+            return user.name
+        case Failure(cause):
+            assert_type(cause, Cause[NotFound])
+    return (await fiber.join()).name
 
 
 def a_fiber(fiber: Fiber[User, NotFound]) -> None:
