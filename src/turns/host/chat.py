@@ -17,6 +17,7 @@ from returns.result import Failure
 
 import fibers as fb
 from fibers import Effect, Exit, Scope
+from fibers.app.startup import STEP_TIMEOUT_SECONDS
 from streamengine import Event, HistoryError, Provider, SendError, StreamRequest
 from streamengine.history import StateDirLocked
 from streamengine.model import ErrorEvent, StreamAbortEvent, StreamDeltaEvent, StreamEndEvent
@@ -41,6 +42,8 @@ class ChatConfig:
     workspace: str
     text: str
     limits: Limits
+    step_seconds: float = STEP_TIMEOUT_SECONDS
+    """For each step of the start of a root of its own."""
 
 
 @fb.effect(raises=(HostError, HistoryError, SendError))
@@ -61,7 +64,7 @@ async def chat(config: ChatConfig, make_provider: Callable[[], Provider]) -> int
 async def _chat_as_root(
     state: Path, config: ChatConfig, make_provider: Callable[[], Provider]
 ) -> int:
-    root = await open_root(state, make_provider, config.limits)
+    root = await open_root(state, make_provider, config.limits, step_seconds=config.step_seconds)
     terminal = Terminal()
     answer = Answering(root, config.workspace, terminal)
     return await answer.run(config.text).on_exit(answer.clean_up)

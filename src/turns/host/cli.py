@@ -1,4 +1,4 @@
-"""The command line: ``fiberscope serve``, ``fiberscope chat``.
+"""The command line: ``fiberscope serve``, ``fiberscope chat``, ``fiberscope ps``.
 
 Exit codes: 0 done, 1 could not be done, 2 a command line that makes no sense, 130 Ctrl-C, 143
 SIGTERM. What went wrong is one line on standard error.
@@ -26,11 +26,14 @@ from .config import (
     DEFAULT_WORKSPACE,
     Limits,
     ServeConfig,
+    block_seconds_of,
     default_state,
+    step_seconds_of,
 )
 from .errors import HostError, UsageError
 from .models import provider_for
 from .program import complain, run
+from .ps import INTERVAL_SECONDS, PsConfig, ps
 from .serve import Ready, serve
 
 app = typer.Typer(
@@ -96,6 +99,8 @@ def serve_command(
             model=model,
             auth=not no_auth,
             allowed_hosts=tuple(allow_host or ()),
+            step_seconds=step_seconds_of(),
+            block_seconds=block_seconds_of(),
         )
     except ValidationError as error:
         raise UsageError(_first_problem(error)) from error
@@ -138,9 +143,29 @@ def chat_command(
         check_id(workspace)
     except ValueError as error:
         raise UsageError(f"--workspace: {error}") from error
-    config = ChatConfig(state or default_state(), workspace, _message(text, limits), limits)
+    config = ChatConfig(
+        state or default_state(), workspace, _message(text, limits), limits, step_seconds_of()
+    )
     logs.configure(logs.level_of(default="warning"))
     run(chat(config, lambda: provider_for(model)))
+
+
+@app.command("ps")
+def ps_command(
+    state: State = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Look once, and write all of it as text.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Look once, and write it as JSON, for programs.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks.")
+    ] = INTERVAL_SECONDS,
+) -> None:
+    """Show what is alive in the running server: scopes, fibers, where each one waits."""
+    logs.configure(logs.level_of(default="warning"))
+    run(ps(PsConfig(state or default_state(), once, as_json, interval)))
 
 
 def _message(text: str, limits: Limits) -> str:

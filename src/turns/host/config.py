@@ -10,12 +10,18 @@ from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fibers.app.startup import STEP_TIMEOUT_SECONDS
+from fibers.app.watchdog import THRESHOLD_SECONDS
+
 from .errors import UsageError
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8642
 DEFAULT_MODEL: Final = "local"
 DEFAULT_WORKSPACE: Final = "default"
+
+STEP_TIMEOUT_VARIABLE: Final = "FIBERSCOPE_STARTUP_STEP_TIMEOUT_MS"
+WATCHDOG_VARIABLE: Final = "FIBERSCOPE_WATCHDOG_MS"
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
@@ -58,8 +64,17 @@ class ServeConfig(BaseModel):
     allowed_hosts: tuple[str, ...] = ()
     """Further names, without a port, under which the server may be asked for."""
     limits: Limits = Limits()
+    step_seconds: Seconds = STEP_TIMEOUT_SECONDS
+    """For each step of the start."""
+    block_seconds: Seconds | None = THRESHOLD_SECONDS
+    """How long the event loop may not turn before the log names what holds it. None: no watch."""
     supervised: bool = True
     """False: the streams are not in the app scope. What a shutdown loses then, the drill shows."""
+
+    @property
+    def tells_its_fibers(self) -> bool:
+        """Names, paths and places of the code are for this machine only."""
+        return is_loopback(self.host)
 
     @model_validator(mode="after")
     def _open_only_at_home(self) -> Self:
@@ -93,3 +108,26 @@ def default_state(environment: Mapping[str, str] = os.environ) -> Path:
         raise UsageError(
             "this user has no home directory: name a state directory with --state"
         ) from error
+
+
+def step_seconds_of(environment: Mapping[str, str] = os.environ) -> float:
+    """The bound of each step of a start, if the environment names one. Raises UsageError."""
+    seconds = _seconds_in(environment, STEP_TIMEOUT_VARIABLE)
+    if seconds == 0:
+        raise UsageError(f"{STEP_TIMEOUT_VARIABLE} is 0: no step is done in no time")
+    return STEP_TIMEOUT_SECONDS if seconds is None else seconds
+
+
+def block_seconds_of(environment: Mapping[str, str] = os.environ) -> float | None:
+    """From when on a loop counts as blocked; None, for 0: nobody watches. Raises UsageError."""
+    seconds = _seconds_in(environment, WATCHDOG_VARIABLE)
+    return THRESHOLD_SECONDS if seconds is None else seconds or None
+
+
+def _seconds_in(environment: Mapping[str, str], name: str) -> float | None:
+    text = environment.get(name, "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise UsageError(f"{name} is a number of milliseconds, not {text!r}")
+    return int(text) / 1000

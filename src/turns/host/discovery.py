@@ -9,6 +9,11 @@ from typing import Annotated, Any, Final, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from streamengine import HistoryError
+from streamengine.history import StateDirLocked
+from streamengine.history.lock import StateDirLock
+
+from .errors import HostError
 from .state import read_private, remove, write_private
 
 SERVER_FILE: Final = "server.json"
@@ -32,6 +37,21 @@ def announce(state: Path, url: str) -> None:
 def withdraw(state: Path) -> None:
     """Take the note back. Raises HostError."""
     remove(state, SERVER_FILE)
+
+
+def find_running(state: Path) -> ServerNote | None:
+    """The note of the server that works on ``state`` now, if there is one. Raises HostError."""
+    # The lock is tried only where a note says that there is somebody: trying it takes it, for a
+    # moment in which another server could not start.
+    if read_private(state, SERVER_FILE) is None:
+        return None
+    try:
+        with StateDirLock(state):
+            return None  # left by one that was killed
+    except StateDirLocked as locked:
+        return None if locked.holder is None else find(state, locked.holder.pid)
+    except HistoryError as error:
+        raise HostError(str(error)) from error
 
 
 def find(state: Path, pid: int) -> ServerNote | None:

@@ -84,13 +84,7 @@ class _Talk:
             ) from error
 
     def _client(self) -> httpx.AsyncClient:
-        headers: dict[str, str] = {}
-        if self._access is not None:
-            headers["authorization"] = f"Bearer {self._access.secret}"
-        # Not through a proxy of the environment: the token is for this machine only.
-        return httpx.AsyncClient(
-            base_url=self._url, headers=headers, trust_env=False, timeout=_ANSWER_SECONDS
-        )
+        return client_of(self._url, self._access)
 
     # ---- the answer
 
@@ -116,7 +110,7 @@ class _Talk:
         timeout = httpx.Timeout(_ANSWER_SECONDS, read=_SILENCE_SECONDS)
         source: EventSource
         async with aconnect_sse(client, "GET", f"{self._path}/events", timeout=timeout) as source:
-            await _check(source.response)
+            await check(source.response)
             yield source.aiter_sse()
 
     async def _on_snapshot(
@@ -154,7 +148,7 @@ class _Talk:
     async def _on_missed_end(self, client: httpx.AsyncClient) -> int:
         """It ended while we were behind: the history has all of it."""
         response = await client.get(f"{self._path}/history")
-        await _check(response)
+        await check(response)
         rows = cast("list[dict[str, Any]]", response.json()["rows"])
         row = next((row for row in rows if row.get("id") == self._message_id), None)
         if row is None:
@@ -169,7 +163,7 @@ class _Talk:
     async def _send(self, client: httpx.AsyncClient, text: str) -> str:
         body = {"text": text, "clientMessageId": self._client_message_id}
         response = await client.post(f"{self._path}/messages", json=body)
-        await _check(response)
+        await check(response)
         return str(response.json()["messageId"])
 
     # ---- the end
@@ -195,12 +189,21 @@ class _Talk:
                     json={"messageId": self._message_id},
                     timeout=_STOP_SECONDS,
                 )
-                await _check(response)
+                await check(response)
         except (httpx.HTTPError, HostError) as error:
             _log.warning("the stop failed", error=str(error))
 
 
-async def _check(response: httpx.Response) -> None:
+def client_of(url: str, access: token.AccessToken | None) -> httpx.AsyncClient:
+    """A client of the server at ``url``, with its token."""
+    headers = {} if access is None else {"authorization": f"Bearer {access.secret}"}
+    # Not through a proxy of the environment: the token is for this machine only.
+    return httpx.AsyncClient(
+        base_url=url, headers=headers, trust_env=False, timeout=_ANSWER_SECONDS
+    )
+
+
+async def check(response: httpx.Response) -> None:
     """HostError, with what the server says, for an answer that says no."""
     if response.is_success:
         return

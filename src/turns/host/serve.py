@@ -7,15 +7,18 @@ the server stops, then the outer scope closes, and the lock is given back last.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, final
 
 import structlog
 from starlette.types import ASGIApp
 
 import fibers as fb
 from fibers import Scope
+from fibers.app import Startup, Watchdog, occupy
+from fibers.app.startup import Service
 from streamengine import HistoryError, Provider
 
 from . import discovery, token
@@ -24,7 +27,7 @@ from .app import make_app
 from .config import ServeConfig
 from .errors import HostError
 from .models import provider_for
-from .root import Root, open_root
+from .root import Opening, Root, started
 from .security import guarded
 from .server import HttpServer, listen, port_of
 from .sse import Hub
@@ -69,42 +72,110 @@ async def _serve_in(
     make_provider: Callable[[], Provider],
 ) -> None:
     state = prepare(config.state)
-    root = await open_root(state, make_provider, config.limits, supervised=config.supervised)
-    access = token.load_or_make(state) if config.auth else None
-    sock = listen(config.host, config.port)
-    await fb.add_finalizer(lambda _exit: fb.Effect.sync(sock.close))
-    port = port_of(sock)
-
-    shutdown = root.shutdown([("server.stop", lambda: server.stop())])
-    app, hub = make_http(
-        root,
+    site = _Site(
+        outer,
         config,
-        port=port,
-        access=access,
-        outer=outer,
-        is_shutting_down=lambda: shutdown.is_shutting_down,
+        Opening(state, make_provider, config.limits, supervised=config.supervised),
     )
-    server = HttpServer(app, sock, config.limits, hub.close)
 
-    serving = outer.fork(fb.Effect.promise(server.run))
-    serving.set_name("web server")
-    url = f"http://{_reachable(config.host)}:{port}"
-
-    @fb.effect(raises=HostError)
+    @fb.effect(raises=(HostError, HistoryError))
     async def work() -> None:
-        await server.started()
-        discovery.announce(state, url)
+        await started(site.startup)
+        url = f"http://{_reachable(config.host)}:{site.port}"
         _log.info("serving", url=url, model=config.model, state=str(state), auth=config.auth)
-        on_ready(Ready(url if access is None else f"{url}/#token={access.secret}", port))
-        await serving.join()
+        on_ready(Ready(url if site.access is None else site.access.url(url), site.port))
+        await site.serving()
 
     @fb.effect
     async def end() -> None:
-        _log.info("[shutdown] begins")
-        await shutdown.dispose()
-        _withdraw(root)
+        await site.shutdown.dispose()
+        site.withdraw()
 
     await work().ensuring(end())
+
+
+@final
+class _Site:
+    """A server in the making: the steps of its start after those of its root, and their end."""
+
+    def __init__(self, outer: Scope, config: ServeConfig, opening: Opening) -> None:
+        self._outer = outer
+        self._config = config
+        self._opening = opening
+        self._socket: socket.socket | None = None
+        self._server: HttpServer | None = None
+        self._serving: fb.Fiber[None, Any] | None = None
+        self._announced = False
+        self.access: token.AccessToken | None = None
+        self.shutdown = opening.shutdown([("server.stop", self._stop)])
+        self.shutdown.on_begin(lambda: _log.info("[shutdown] begins"))
+        self.startup = Startup(
+            [
+                *opening.steps,
+                ("http.start", self._start),
+                ("server.announce", self._announce),
+            ],
+            config.step_seconds,
+            shutdown=self.shutdown,
+            housekeeping=opening.housekeeping,
+            services=self._services(),
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens; after the step that does."""
+        assert self._socket is not None
+        return port_of(self._socket)
+
+    def serving(self) -> fb.Effect[None, Any]:
+        """Wait until the server ends."""
+        assert self._serving is not None
+        return self._serving.join()
+
+    def _services(self) -> list[Service]:
+        seconds = self._config.block_seconds
+        if seconds is None:
+            return []
+        return [("watchdog", lambda: occupy(self._opening.app_scope, Watchdog(seconds)))]
+
+    @fb.effect(raises=Exception)
+    async def _start(self) -> None:
+        config = self._config
+        self.access = token.load_or_make(self._opening.root.state) if config.auth else None
+        self._socket = sock = listen(config.host, config.port)
+        await fb.add_finalizer(lambda _exit: fb.Effect.sync(sock.close))
+        app, hub = make_http(
+            self._opening.root,
+            config,
+            port=self.port,
+            access=self.access,
+            outer=self._outer,
+            is_shutting_down=lambda: self.shutdown.is_shutting_down,
+        )
+        server = self._server = HttpServer(app, sock, config.limits, hub.close)
+        self._serving = self._outer.fork(fb.Effect.promise(server.run))
+        self._serving.set_name("web server")
+        await fb.race_first(fb.Effect.promise(server.started), self._serving.join())
+
+    @fb.effect(raises=HostError)
+    async def _announce(self) -> None:
+        url = f"http://{_reachable(self._config.host)}:{self.port}"
+        discovery.announce(self._opening.root.state, url)
+        self._announced = True
+
+    def withdraw(self) -> None:
+        """Take the note back; only our own: a start may fail because another server runs."""
+        if not self._announced:
+            return
+        try:
+            discovery.withdraw(self._opening.root.state)
+        except HostError as error:
+            # Stale from now on, and recognised as such: its process doesn't hold the lock.
+            _log.warning("the note of this server was not removed", error=str(error))
+
+    async def _stop(self) -> None:
+        if self._server is not None and self._serving is not None:
+            await self._server.stop()
 
 
 def make_http(
@@ -127,6 +198,7 @@ def make_http(
         token=access,
         cookie_name=cookie_name,
         limits=config.limits,
+        tells_its_fibers=config.tells_its_fibers,
     )
     app = guarded(
         make_app(api),
@@ -137,14 +209,6 @@ def make_http(
         limits=config.limits,
     )
     return app, hub
-
-
-def _withdraw(root: Root) -> None:
-    try:
-        discovery.withdraw(root.state)
-    except HostError as error:
-        # Stale from now on, and recognised as such: its process doesn't hold the lock.
-        _log.warning("the note of this server was not removed", error=str(error))
 
 
 def names_of(config: ServeConfig, port: int) -> list[str]:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from streamengine import HistoryError
 from streamengine.history.directory import DurableDirectory
 from streamengine.history.lock import LOCK_FILE
@@ -17,6 +19,8 @@ from streamengine.history.store import WORKSPACES_DIRECTORY
 from .errors import HostError
 
 _OTHERS: Final = 0o077
+
+_log = structlog.get_logger("turns.host.state")
 
 
 def prepare(path: Path) -> Path:
@@ -76,6 +80,16 @@ def remove(state: Path, name: str) -> None:
     with _as_host_error(), DurableDirectory(state, fsync="off").opened() as directory:
         if directory is not None:
             directory.remove(name, durable=False)
+
+
+def sweep(state: Path) -> None:
+    """Remove the temporary files that a killed process left there. For who holds the directory,
+    before it writes files of its own. Raises HostError.
+    """
+    with _as_host_error(), DurableDirectory(state, fsync="off").opened() as directory:
+        left = () if directory is None else directory.sweep_temps()
+    if left:
+        _log.info("temp files of a crash removed", files=len(left))
 
 
 @contextmanager

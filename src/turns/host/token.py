@@ -41,6 +41,10 @@ class AccessToken:
         """The token itself: for the URL that is shown once, and for a client of this machine."""
         return self._token
 
+    def url(self, base: str) -> str:
+        """The page at ``base``, with the token in the fragment, which browsers send to nobody."""
+        return f"{base}/#token={self._token}"
+
     @property
     def cookie(self) -> str:
         """What a browser that knew the token is known by."""

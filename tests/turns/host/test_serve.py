@@ -181,7 +181,9 @@ def test_a_second_server_is_refused_and_told_who_has_the_state(tmp_path: Path) -
     state = tmp_path / "state"
     with serving(tmp_path, state) as server:
         code, output, errors = fiberscope(
-            tmp_path, "serve", "--port", "0", "--state", str(state), "--model", "local"
+            tmp_path,
+            *("serve", "--port", "0", "--state", str(state), "--model", "local"),
+            FIBERSCOPE_LOG="warning",
         )
 
         assert (code, output) == (1, "")
@@ -215,6 +217,7 @@ def test_a_port_that_is_taken_is_one_line_with_the_way_out(tmp_path: Path) -> No
             tmp_path,
             *("serve", "--port", str(port), "--state", str(tmp_path / "s")),
             *("--model", script_in(tmp_path)),
+            FIBERSCOPE_LOG="warning",
         )
 
     assert (code, output) == (1, "")
@@ -229,6 +232,7 @@ def test_an_address_that_is_none_is_one_line_that_names_host(tmp_path: Path) -> 
         tmp_path,
         *("serve", "--port", "0", "--host", "192.0.2.1", "--state", str(tmp_path / "s")),
         *("--model", script_in(tmp_path)),
+        FIBERSCOPE_LOG="warning",
     )
 
     assert (code, output) == (1, "")
@@ -254,7 +258,11 @@ def test_what_can_not_be_done_is_one_line_with_an_exit_code(
     model = [] if "--model" in arguments else ["--model", script_in(tmp_path)]
 
     exit_code, output, errors = fiberscope(
-        tmp_path, *arguments, *model, FIBERSCOPE_STATE=str(tmp_path / "state")
+        tmp_path,
+        *arguments,
+        *model,
+        FIBERSCOPE_STATE=str(tmp_path / "state"),
+        FIBERSCOPE_LOG="warning",
     )
 
     assert (exit_code, output) == (code, "")
