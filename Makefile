@@ -18,12 +18,13 @@ CODE := $(wildcard src tests tools bench examples docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help announce run test check bench spec drill flake lock docs clean base dev local
+.PHONY: help announce run test check bench conformance spec drill flake lock docs clean base dev local
 
 help:
 	@echo "run    serve with the local model        test   the whole suite (no model, no network)"
 	@echo "check  format, lint, types, layers, docs flake  lifecycle tests, repeated and under load"
 	@echo "spec   semantics that no test pins       bench  the benchmarks"
+	@echo "conformance  CPython's and anyio's own tests, with the task factory"
 	@echo "drill  the server, ended in every way   docs   the pages, in build/docs"
 	@echo "lock   the lock files, anew              clean  remove all that was built"
 
@@ -77,6 +78,9 @@ docs: dev
 bench: dev
 	@if [ -f bench/run.py ]; then $(BIN)/python bench/run.py; \
 	else echo "there is no bench/run.py in this version" >&2; exit 1; fi
+
+conformance: dev
+	@$(BIN)/python -m tools.conformance $(ARGS)
 
 spec: dev
 	@$(BIN)/python -m tools.spec

@@ -1,0 +1,1 @@
+"""Programs that the documentation shows; each runs as a test."""

@@ -1,0 +1,1 @@
+"""A service of coroutines moves over to fibers, in five steps."""
