@@ -1,0 +1,7 @@
+"""The name that tests import the type from."""
+
+from __future__ import annotations
+
+from . import MockerFixture
+
+__all__ = ["MockerFixture"]
