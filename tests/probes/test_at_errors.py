@@ -28,9 +28,6 @@ from tests.probes.kit_f import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-pytestmark = pytest.mark.lifecycle
-
-
 # ---- AT17: cycles
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Program = Callable[[], Awaitable[None]]
 
-pytestmark = pytest.mark.lifecycle
-
 
 def in_a_region(program: Program) -> Effect[None, Any]:
     async def body() -> None:

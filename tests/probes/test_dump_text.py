@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,14 @@ import pytest
 
 import fibers as fb
 from fibers import Effect, Scope
-from fibers.app import AppScope
+from fibers.app import AppScope, close_bounded
+from fibers.app.scope import NAMED_STILL_ALIVE
 from fibers.dump import as_json, report, snapshot
 from fibers.dump.groups import ALIKE_FROM, SIBLINGS_SHOWN
 from fibers.dump.groups import report as grouped
 from fibers.dump.render import LINES_SHOWN, text_of
 from fibers.dump.tree import FiberShot, ScopeShot, Snapshot
-from tests.probes.kit_f import endless, turns
+from tests.probes.kit_f import endless, new_gate, turns, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -251,6 +253,31 @@ def test_a_text_that_is_still_too_long_is_cut() -> None:
 
     assert len(lines) == LINES_SHOWN + 1
     assert re.fullmatch(r"\.\.\. [\d]+ more lines", lines[-1])
+
+
+async def test_the_warning_of_a_close_that_ran_out_of_time_is_bounded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that ten thousand fibers hold up names some, and counts the rest."""
+    scope, gate = AppScope(), new_gate()
+    for _ in range(NAMED_STILL_ALIVE + 25):
+        scope.fork(wait_for(gate).uninterruptible(), start_immediately=True)
+
+    with caplog.at_level(logging.WARNING):
+        await close_bounded(scope, 0.01)
+    gate.set_result(1)
+    await turns()
+
+    lines = caplog.messages[0].splitlines()
+    assert sum("holds up the close" in line for line in lines) == NAMED_STILL_ALIVE
+    assert lines[-1].strip() == "... and 25 more; dump() groups what is alike"
+
+
+def test_addresses_are_numbers_too() -> None:
+    """What a label shows of an object without a name."""
+    waits = [a_shot(id, waits_for=f"<object at {id * 0xABCDEF:#x}>") for id in range(1, 11)]
+
+    assert "10 alike" in text_with(*waits)
 
 
 # ---- for programs

@@ -496,6 +496,23 @@ async def test_a_failure_whose_handle_is_kept_unobserved_is_reported_at_the_clos
         assert [fiber for fiber, _ in seen] == [kept.id]
 
 
+@pytest.mark.spec("PI7")
+async def test_a_dump_shows_a_set_below_its_scope(rt: fb.Runtime) -> None:
+    """With its members."""
+    scope = Scope(name="workers")
+    members = await make_in(rt, scope, FiberSet.make())
+    empty = members.state
+    fiber = await rt.run(members.run(Effect.never()))
+
+    lines = [line.strip() for line in fb.dump().splitlines()]
+    at = lines.index("FiberSet, parallel, open, 1 to finalize")
+    await rt.run(scope.close())
+
+    assert lines[at - 1].startswith("Scope 'workers'")
+    assert lines[at + 1].startswith(f"#{fiber.id},")
+    assert (empty, members.state) == ("empty", "closed")
+
+
 # ---- interrupts
 
 

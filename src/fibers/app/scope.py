@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("fibers.app")
 
 SYSTEM: Final = "system"
+NAMED_STILL_ALIVE: Final = 50
+"""Fibers that the warning of a close names; the rest is counted."""
 
 
 class AppScope(Scope):
@@ -76,5 +78,7 @@ async def close_bounded(scope: Scope, timeout: Duration = SCOPE_CLOSE_TIMEOUT_SE
 
 def _still_alive(scope: Scope, closing: Fiber[Any, Any]) -> list[str]:
     alive = [e for e in scope._entries if isinstance(e, FiberCore) and e._state != ENDED]
-    lines = [f"{describe(fiber)}; holds up the close" for fiber in alive]
+    lines = [f"{describe(fiber)}; holds up the close" for fiber in alive[:NAMED_STILL_ALIVE]]
+    if len(alive) > len(lines):
+        lines.append(f"... and {len(alive) - len(lines):,} more; dump() groups what is alike")
     return lines or [describe(closing)]

@@ -35,7 +35,9 @@ class StartupStepTimeoutError(Exception):
 
     def __init__(self, step: str, timeout: Duration) -> None:
         self.step = step
-        self.timeout: timedelta = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+        self.timeout: timedelta = (
+            timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+        )
         super().__init__(f"{step} exceeded {self.timeout / timedelta(milliseconds=1):.10g} ms")
 
     def __reduce__(self) -> tuple[type[StartupStepTimeoutError], tuple[str, timedelta]]:

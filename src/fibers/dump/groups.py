@@ -15,7 +15,7 @@ ALIKE_FROM: Final = 6
 for; fewer are shown each for itself."""
 
 _SAMPLES_SHOWN: Final = 3
-_NUMBERS: Final = re.compile(r"\d+(\.\d+)?")
+_NUMBERS: Final = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?")
 
 
 @dataclass(slots=True)

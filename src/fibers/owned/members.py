@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, Final, Never, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, Self
 
 from fibers import waiting
 from fibers.cause import Cause, Interrupt
@@ -18,6 +18,7 @@ from fibers.loop.run_loop import ENDED, EndFibers, FiberCore, Observer, Unheard,
 from fibers.ops.fork import SCOPE_CLOSED, stillborn
 from fibers.ops.wait import WaitForEnds, _no_wait_for_itself
 from fibers.resource import acquire_release
+from fibers.scope import current_scope
 from fibers.sync.deferred import Deferred
 from fibers.sync.one_loop import OneLoop
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from fibers.ops.fork import Site
+    from fibers.scope import Scope
 
 INTERNAL: Final = -1
 """The interruptor's id where the container itself ends a member: its ``join`` knows those from
@@ -44,10 +46,14 @@ class Members(OneLoop):
         "_fibers",
         "_joiners",
         "_leaving",
+        "_parent",
         "_refused",
         "_unheard",
         "deferred",
     )
+
+    _strategy = "parallel"
+    """How it closes, in a dump."""
 
     _closes_as_closer = True
     """Closing interrupts in the name of the closing fiber, else as INTERNAL."""
@@ -66,12 +72,21 @@ class Members(OneLoop):
         self._joiners = 0
         self._unheard = Unheard()
         self._refused: FiberCore | None = None
+        # For dumps, where it stands like a scope below its scope.
+        self._parent: tuple[Scope, Members] | None = None
         # What ``join`` waits for: the first failure of a member, or the close.
         self.deferred: Deferred[None, Exception] = Deferred()
 
     @classmethod
     def _scoped(cls) -> Effect[Self, Never]:
-        return acquire_release(Effect.sync(cls), lambda members, _: _Close(members))
+        made = current_scope().map(cls._below)
+        return acquire_release(made, lambda members, _: _Close(members))
+
+    @classmethod
+    def _below(cls, scope: Scope) -> Self:
+        members = cls()
+        members._parent = (scope, members)
+        return members
 
     # ------------------------------------------------------------------ for all three
 
@@ -119,6 +134,17 @@ class Members(OneLoop):
         return _Set(self, key, fiber, only_if_missing, propagate_interruption)
 
     # ------------------------------------------------------------------ as an owner of fibers
+
+    @property
+    def state(self) -> Literal["empty", "open", "closed"]:
+        """``empty``: no member is alive. ``closed``: from the first moment of the close."""
+        if self._closed:
+            return "closed"
+        return "open" if self._fibers else "empty"
+
+    @property
+    def _entries(self) -> list[FiberCore]:
+        return [*self._leaving, *self._fibers.values()]
 
     def _drop(self, child: FiberCore) -> None:
         """A fiber of ``run`` ended: its ``_Member`` has more to say."""
@@ -350,6 +376,7 @@ class _Close(Frame, Effect[None, Never]):
         members = self.members
         members._fibers.clear()
         members._leaving.clear()
+        members._parent = None
         members.deferred.done_unsafe(Effect.succeed(None))
         members._failed_first = None
         members._unheard.report()
