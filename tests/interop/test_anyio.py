@@ -27,8 +27,6 @@ from tests.probes.kit_f import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-pytestmark = pytest.mark.lifecycle
-
 
 def slow_farewell(log: list[str]) -> Effect[None, Any]:
     """Waits for ever; its finalizer takes some turns of the loop."""

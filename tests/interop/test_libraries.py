@@ -19,9 +19,6 @@ from tests.probes.kit_f import cause_of, interrupted, new_gate, wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.lifecycle
-
-
 # ---- aiosqlite
 
 

@@ -28,8 +28,6 @@ from tests.probes.kit_f import (
     wait_for,
 )
 
-pytestmark = pytest.mark.lifecycle
-
 
 def slow_farewell(log: list[str]) -> Effect[None, Any]:
     """Waits for ever; its finalizer takes some turns of the loop."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-pytestmark = pytest.mark.lifecycle
-
 
 class NotFound(Exception):
     """The error of these handlers."""

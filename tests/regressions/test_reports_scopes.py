@@ -289,10 +289,10 @@ async def test_a_fiber_interrupted_right_after_its_fork_is_over_before_interrupt
     scope, log = fb.Scope(), list[str]()
     slowly: Effect[Any, Any] = parked(log, "finalizer").ensuring(Effect.yield_now())
     started: Effect[Any, Any] = note(log, "started")
-    effect = started.flat_map(lambda _: slowly)
+    effect: Effect[Any, Any] = started.zip(slowly)
 
     async def body() -> None:
-        fiber = await FORKS[fork](effect, scope, now)
+        fiber: fb.Fiber[Any, Any] = await FORKS[fork](effect, scope, now)
         fiber.add_observer(lambda _: log.append("observer"))
         if asked == "interrupt":
             await fiber.interrupt()
