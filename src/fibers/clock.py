@@ -49,6 +49,10 @@ class LiveClock:
             raise ValueError("sleep() takes a number of seconds, not NaN")
         return _LiveSleep(seconds)
 
+    def is_real(self) -> bool:
+        """Whether its time is the machine's, here: in a loop with virtual time it isn't."""
+        return getattr(hooks.running_loop(), "virtual_time", None) is None
+
     def __repr__(self) -> str:
         return "<LiveClock>"
 

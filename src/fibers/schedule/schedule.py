@@ -1,8 +1,6 @@
 """Schedule: when to run again, how long to wait before it, and when to stop (SD).
 
-Values that are combined, used by ``Effect.repeat`` and ``Effect.retry``. There is no ``cron``: an
-expression of five fields needs time zones and calendar rules that belong to a library of their own;
-``Schedule.from_step`` takes what such a library computes.
+Values that are combined, used by ``Effect.repeat`` and ``Effect.retry``.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import math
 import random as _random
 from collections.abc import Callable
+from datetime import datetime, tzinfo
 from typing import Any, Generic, Never, TypeAlias, final, overload
 
 from typing_extensions import TypeVar
@@ -24,6 +23,7 @@ from fibers.ops.repeat import (
     Start,
     checked_times,
 )
+from fibers.schedule import cron as calendar
 from fibers.schedule import grid, steps
 
 Out = TypeVar("Out")
@@ -131,6 +131,18 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         delay in seconds (SD3).
         """
         return Schedule(steps.fibonacci(checked_seconds(one, "a delay")))
+
+    @staticmethod
+    def cron(expression: str, zone: tzinfo | None = None) -> Schedule[datetime]:
+        """Each time that a cron expression names, in ``zone`` (None: the machine's); gives it.
+
+            Schedule.cron("30 2 * * mon-fri", ZoneInfo("Europe/Berlin"))
+
+        A time that daylight saving skips or doubles comes once, as in Debian's cron. The clock in
+        context passes it: a TestClock starts from the real date. ValueError for what is not such an
+        expression, ModuleNotFoundError without the extra "cron".
+        """
+        return Schedule(calendar.cron(expression, zone))
 
     @staticmethod
     def duration(d: Duration) -> Schedule[float]:
