@@ -87,6 +87,10 @@ def _site() -> fork.Site:
     return frame.f_code, frame.f_lasti
 
 
+_INSIDE = (InnerTask, HostedTask)
+"""What is the current task while a fiber runs."""
+
+
 class Effect(Node, Generic[A_co, E_co]):
     """Work that gives an ``A`` or fails with an ``E``, described and not yet run.
 
@@ -101,8 +105,8 @@ class Effect(Node, Generic[A_co, E_co]):
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, Any, A_co]:
-        task = type(hooks.current_task())
-        if task is InnerTask or task is HostedTask:
+        # No name for the task: a failure's traceback keeps this frame (PD13).
+        if type(hooks.current_task()) in _INSIDE:
             return (yield self)  # type: ignore[no-any-return]  # a cast would cost a call at each await
         return (yield from _run_in_task(self))  # type: ignore[no-any-return]  # see above
 

@@ -345,8 +345,7 @@ class AsyncFiberError(Exception):
 def current_fiber() -> Fiber[Any, Any] | None:
     """The fiber whose code runs now, or None."""
     task = hooks.current_task()
-    kind = type(task)
-    if kind is InnerTask or kind is HostedTask:
+    if type(task) is InnerTask or type(task) is HostedTask:
         return cast("Fiber[Any, Any]", task._fiber)
     return None
 

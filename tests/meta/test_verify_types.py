@@ -29,7 +29,11 @@ COMPLETE = '''\
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from returns.maybe import Maybe
+
+Found: TypeAlias = Maybe[str]
 
 
 class Shelf:
@@ -38,7 +42,7 @@ class Shelf:
     def __init__(self, size: int) -> None:
         self.size: int = size
 
-    def find(self, name: str) -> Maybe[str]:
+    def find(self, name: str) -> Found:
         """The book of that name."""
         return Maybe.from_optional(name if self.size else None)
 '''
@@ -97,7 +101,7 @@ def test_package_that_is_not_in_the_wheel_is_an_error(tmp_path: Path) -> None:
 
 
 def test_project_that_cannot_be_built_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(VerifyError, match="pip .* wheel"):
+    with pytest.raises(VerifyError, match=r"pip .* wheel"):
         verify(tmp_path, "small")
 
 
@@ -116,7 +120,12 @@ def test_anything_incomplete_fails_the_command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(verify_types, "verify", lambda _root, _package: report)
+    def verified(root: Path, package: str) -> Report:
+        assert (root / "pyproject.toml").is_file()
+        assert package == "fibers"
+        return report
+
+    monkeypatch.setattr(verify_types, "verify", verified)
 
     assert verify_types.main() == status
 

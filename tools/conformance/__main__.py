@@ -74,7 +74,17 @@ ANYIO = (
     "tests/test_fileio.py",
     "tests/streams",
 )
-SLOW = frozenset({"test_subprocess", "test_events", "tests/test_sockets.py"})
+SLOW = frozenset(
+    {
+        "test_subprocess",
+        "test_events",
+        "tests/test_functools.py",
+        "tests/test_subprocesses.py",
+        "tests/test_sockets.py",
+        "tests/test_fileio.py",
+        "tests/streams",
+    }
+)
 """Left out by --quick."""
 
 
