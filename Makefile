@@ -14,17 +14,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
 # With a progress bar, for who waits at a terminal.
 PIP_SHOWN := $(BIN)/python -m pip --disable-pip-version-check --no-input install --progress-bar on
+COVERED := $(addprefix tests/,probes regressions app testing_kit interop)
 CODE := $(wildcard src tests tools bench examples docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help announce run test check bench conformance spec drill flake lock docs clean base dev local
+.PHONY: help announce run test check bench conformance coverage spec drill flake lock docs clean base dev local
 
 help:
 	@echo "run    serve with the local model        test   the whole suite (no model, no network)"
 	@echo "check  format, lint, types, layers, docs flake  lifecycle tests, repeated and under load"
 	@echo "spec   semantics that no test pins       bench  the benchmarks"
 	@echo "conformance  CPython's and anyio's own tests, with the task factory"
+	@echo "coverage  branch coverage of src/fibers, with what is missing"
 	@echo "drill  the server, ended in every way   docs   the pages, in build/docs"
 	@echo "lock   the lock files, anew              clean  remove all that was built"
 
@@ -81,6 +83,13 @@ bench: dev
 
 conformance: dev
 	@$(BIN)/python -m tools.conformance $(ARGS)
+
+# Of the pure modules, also where native ones have been built: a tracer sees nothing of those.
+coverage: dev
+	@rm -rf build/coverage && mkdir -p build/coverage
+	FIBERS_PURE=1 $(BIN)/coverage run -m pytest $(COVERED) -q --no-spec-claims $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
 
 spec: dev
 	@$(BIN)/python -m tools.spec
