@@ -40,8 +40,17 @@ class _Offline(threading.local):
 
 offline = _Offline()
 
+
+
+def put_offline(_loop: None, task: Any) -> None:
+    """``put_current`` where no loop runs."""
+    offline.task = task
+
+
 if sys.version_info >= (3, 12):
     _swap: Callable[[Any, Any], Any] = cast("Any", _tasks)._swap_current_task
+    put_current: Callable[[Any, Any], object] = _swap
+    """Make a task current in a loop, at the least cost."""
     _current_of: Callable[[Any], Any] = cast("Any", asyncio.current_task)
 
     def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
@@ -60,6 +69,8 @@ if sys.version_info >= (3, 12):
 
 else:
     _current: dict[Any, Any] = cast("Any", _tasks)._current_tasks
+    put_current: Callable[[Any, Any], object] = _current.__setitem__
+    """Make a task current in a loop, at the least cost."""
 
     def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
         """Make ``task`` current in ``loop`` (None: in this thread); gives the one before."""

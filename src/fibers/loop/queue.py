@@ -11,6 +11,9 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
+from fibers.loop import hooks
+from fibers.loop.protocol import SWITCH
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -96,15 +99,32 @@ class ReadyQueue:
     def run_ready(self, steps: int) -> None:
         """Run fibers in order until none is ready or ``steps`` of them had their step."""
         ready = self.ready
-        while ready and steps:
-            fiber = ready.popleft()
-            if fiber._stale:
-                # It was interrupted while it waited here, and has run since.
-                fiber._stale -= 1
-                continue
-            steps -= 1
-            fiber._drive()
-            del fiber  # see FiberCore._drive
+        loop = self.loop
+        put = hooks.put_current if loop is not None else hooks.put_offline
+        before = hooks.swap_current(loop, None)
+        self.depth += 1
+        try:
+            while ready and steps:
+                fiber = ready.popleft()
+                if fiber._stale:
+                    # It was interrupted while it waited here, and has run since.
+                    fiber._stale -= 1
+                    continue
+                steps -= 1
+                self.steps += 1
+                # FiberCore._drive without what is the same for all: a step may be that short.
+                put(loop, fiber._face)
+                try:
+                    signal = fiber._ctx.run(fiber._run)
+                except RuntimeError as exc:
+                    signal = fiber._later(exc)
+                if signal is SWITCH:
+                    fiber._follow()
+                del fiber  # see FiberCore._drive
+        finally:
+            self.depth -= 1
+            hooks.swap_current(loop, before)
+            del before
 
     def run_all(self) -> None:
         """Run until nothing is ready, yields included (run_sync, PD15)."""
