@@ -16,7 +16,7 @@ from typing_extensions import ParamSpec, TypeVar
 
 from fibers.cause import Cause, Die, Fail, UnknownError
 from fibers.duration import Duration, checked_seconds, text_of
-from fibers.loop import hooks
+from fibers.loop.hooks import offline, running_loop, task_in
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.protocol import FAIL, Frame, Node
 from fibers.loop.run_loop import Declares
@@ -61,10 +61,8 @@ def host_in_tasks(host: Callable[[Effect[Any, Any]], Generator[Any, Any, Any]]) 
     _run_in_task = host
 
 
-def _site() -> fork.Site:
-    """Where the caller's caller stands: kept as code and offset, formatted when somebody asks."""
-    frame = sys._getframe(2)
-    return frame.f_code, frame.f_lasti
+# Where a fork stands is kept as code and offset, and formatted when somebody asks.
+_frame = sys._getframe
 
 
 class Effect(Node, Generic[A_co, E_co]):
@@ -81,7 +79,8 @@ class Effect(Node, Generic[A_co, E_co]):
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, Any, A_co]:
-        if type(hooks.current_task()) is InnerTask:
+        # hooks.current_task() in place: a call would be a good part of an await.
+        if type(task_in(running_loop())) is InnerTask or type(offline.task) is InnerTask:
             return (yield self)  # type: ignore[no-any-return]  # a cast would cost a call at each await
         return (yield from _run_in_task(self))  # type: ignore[no-any-return]  # see above
 
@@ -384,27 +383,17 @@ class Effect(Node, Generic[A_co, E_co]):
         ``start_immediately`` runs it to its first suspension before the fork returns.
         ``uninterruptible`` masks all of it; "inherit" takes the forker's state (WI7).
         """
-        return _Fork(
-            self,
-            "child",
-            None,
-            immediate=start_immediately,
-            uninterruptible=uninterruptible,
-            site=_site(),
-        )
+        at = _frame(1)
+        site = (at.f_code, at.f_lasti)
+        return _Fork(self, fork.CHILD, None, start_immediately, uninterruptible, site)
 
     def fork_detach(
         self, *, start_immediately: bool = False, uninterruptible: Uninterruptible = False
     ) -> Effect[Fiber[A_co, E_co], Never]:
         """Fork a fiber that nobody supervises; the runtime holds it until it ends (SU10)."""
-        return _Fork(
-            self,
-            "detach",
-            None,
-            immediate=start_immediately,
-            uninterruptible=uninterruptible,
-            site=_site(),
-        )
+        at = _frame(1)
+        site = (at.f_code, at.f_lasti)
+        return _Fork(self, fork.DETACHED, None, start_immediately, uninterruptible, site)
 
     def fork_in(
         self,
@@ -417,28 +406,19 @@ class Effect(Node, Generic[A_co, E_co]):
         nothing is started, except that ``start_immediately`` runs the body to its first suspension
         and interrupts it there, on_interrupt included, before the fork returns (FO1-FO4).
         """
-        return _Fork(
-            self,
-            "scope",
-            scope,
-            immediate=start_immediately,
-            uninterruptible=uninterruptible,
-            site=_site(),
-        )
+        at = _frame(1)
+        site = (at.f_code, at.f_lasti)
+        return _Fork(self, fork.IN_SCOPE, scope, start_immediately, uninterruptible, site)
 
     def fork_scoped(
         self, *, start_immediately: bool = False, uninterruptible: Uninterruptible = False
     ) -> Effect[Fiber[A_co, E_co], Never]:
         """``fork_in`` the scope in context."""
-        site = _site()
+        at = _frame(1)
+        site = (at.f_code, at.f_lasti)
         return _Access(lambda fiber: service_in(fiber, SCOPE_KEY)).flat_map(
             lambda scope: _Fork(
-                self,
-                "scope",
-                scope,
-                immediate=start_immediately,
-                uninterruptible=uninterruptible,
-                site=site,
+                self, fork.IN_SCOPE, scope, start_immediately, uninterruptible, site
             )
         )
 

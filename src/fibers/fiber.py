@@ -14,8 +14,16 @@ from fibers.cause import Cause, FiberInterrupted, Interrupt
 from fibers.effect import Effect
 from fibers.loop import hooks
 from fibers.loop.inner_task import InnerTask
-from fibers.loop.run_loop import ENDED, STATE_NAMES, FiberCore, Observer
+from fibers.loop.hooks import offline, running_loop, task_in
+from fibers.loop.run_loop import (
+    ENDED,
+    OP_BUDGET_PRIMITIVES,
+    STATE_NAMES,
+    FiberCore,
+    Observer,
+)
 from fibers.ops import wait
+from fibers.ops.basic import BREATHER
 
 if TYPE_CHECKING:
     import contextvars
@@ -72,7 +80,20 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         return _Join(self, as_exit=False)
 
     def __await__(self) -> Generator[Any, Any, A_co]:
-        return self.join().__await__()
+        inside = task_in(running_loop())
+        if type(inside) is InnerTask or type(inside := offline.task) is InnerTask:
+            if self._state == ENDED and self._ok:
+                # Its value without a way through the run loop; but an interrupt of the one that
+                # waits lands here (WI2), and nobody gets for ever what costs no turn (WI9).
+                queue = self._queue
+                if queue.gifts and not inside._fiber._attn:
+                    queue.gifts -= 1
+                    return self._result  # type: ignore[no-any-return]  # a cast would cost a call
+                if not inside._fiber._attn:
+                    queue.gifts = OP_BUDGET_PRIMITIVES
+                    yield BREATHER
+            return (yield wait.JoinWait(self))  # type: ignore[no-any-return]  # see above
+        return (yield from self.join().__await__())
 
     def exit(self) -> Effect[Exit[A_co, E_co], Never]:
         """Wait until it has ended; how it did is a value (FL4)."""
@@ -150,8 +171,12 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
     # ------------------------------------------------------------------ a failure nobody handles
 
     def _failed(self, owner: Any) -> None:
-        if not self._seen and owner is not None and self._is_failure():
-            owner._note_unheard(self)
+        if not self._seen and self._is_failure():
+            # Only such a fiber has anything to say when its last reference goes. With __del__ in
+            # every fiber, each would pay for a call at its end.
+            self.__class__ = _UnseenFailure
+            if owner is not None:
+                owner._note_unheard(self)
 
     def _is_failure(self) -> bool:
         return not self._ok and not self._result.has_interrupts_only
@@ -160,11 +185,6 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         if not self._seen:
             self._seen = True
             unhandled.report(self, self._result)
-
-    def __del__(self) -> None:
-        # Only a fiber that failed unseen has anything to say when its last reference goes.
-        if getattr(self, "_state", None) == ENDED and not self._seen and self._is_failure():
-            self._report()
 
     # ------------------------------------------------------------------ asyncio's view
 
@@ -276,6 +296,15 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
             how = STATE_NAMES[self._state]
         name = "" if self._rare.name is None else f" {self._rare.name}"
         return f"<Fiber #{self.id}{name} {how}>"
+
+
+class _UnseenFailure(Fiber[A_co, E_co]):
+    """A fiber that failed, and nobody had looked by then (PD8)."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        self._report()
 
 
 class _Callback(Observer):

@@ -47,7 +47,7 @@ def put_offline(_loop: None, task: Any) -> None:
     offline.task = task
 
 
-if sys.version_info >= (3, 12):
+if sys.version_info >= (3, 14):
     _swap: Callable[[Any, Any], Any] = cast("Any", _tasks)._swap_current_task
     put_current: Callable[[Any, Any], object] = _swap
     """Make a task current in a loop, at the least cost."""
@@ -60,6 +60,10 @@ if sys.version_info >= (3, 12):
             return before
         return _swap(loop, task)
 
+    def task_in(loop: Any) -> Any:
+        """The current task of a loop, at the least cost; None for no loop."""
+        return None if loop is None else _current_of(loop)
+
     def current_task() -> Any:
         """The current task, fiber's inner task or asyncio's, or None; never raises."""
         loop = running_loop()
@@ -68,7 +72,10 @@ if sys.version_info >= (3, 12):
         return _current_of(loop)
 
 else:
+    # 3.12 and 3.13 have the pair of 3.14 as well: it reads and writes this very dict.
     _current: dict[Any, Any] = cast("Any", _tasks)._current_tasks
+    task_in: Callable[[Any], Any] = _current.get
+    """The current task of a loop, at the least cost; None for no loop."""
     put_current: Callable[[Any, Any], object] = _current.__setitem__
     """Make a task current in a loop, at the least cost."""
 

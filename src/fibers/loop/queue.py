@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fibers.loop import hooks
 from fibers.loop.protocol import SWITCH
+from fibers.loop.states import OP_BUDGET_PRIMITIVES
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,6 +34,7 @@ class ReadyQueue:
         "context",
         "depth",
         "fatal",
+        "gifts",
         "live",
         "loop",
         "manual",
@@ -52,6 +54,8 @@ class ReadyQueue:
         # Strong, in order of first suspension: correctness never depends on the collector (PD13).
         self.live: dict[FiberCore, None] = {}
         self.depth: int = 0
+        # Values of ended fibers that a body may still get without a way through the run loop.
+        self.gifts: int = OP_BUDGET_PRIMITIVES
         # Steps of all fibers, ever: what "nothing happens any more" is told by.
         self.steps: int = 0
         self.fatal: BaseException | None = None

@@ -85,6 +85,9 @@ class YieldOp(Node):
         return fiber._yield_turn()
 
 
+BREATHER = YieldOp()
+
+
 class AccessOp(Node):
     """Whatever can be read off the running fiber."""
 

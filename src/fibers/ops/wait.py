@@ -121,9 +121,7 @@ class JoinOp(Node):
         if target._state == ENDED:
             return joined(fiber, target, self.as_exit)
         _no_wait_for_itself(fiber, target, "exit" if self.as_exit else "join")
-        wait = JoinWait(fiber, target, self.as_exit)
-        watch(target, wait, fiber)
-        return fiber._suspend(wait)
+        return JoinWait(target, self.as_exit)._ev(fiber)
 
 
 def joined(fiber: FiberCore, target: FiberCore, as_exit: bool) -> Any:
@@ -136,13 +134,28 @@ def joined(fiber: FiberCore, target: FiberCore, as_exit: bool) -> Any:
     return FAIL
 
 
-class JoinWait(Wait, Observer):
+class JoinWait(Node, Wait, Observer):
+    """One join: the node of ``await fiber``, which is evaluated once, and the wait itself."""
+
     __slots__ = ("as_exit", "fiber", "target")
 
-    def __init__(self, fiber: FiberCore, target: FiberCore, as_exit: bool) -> None:
-        self.fiber = fiber
+    fiber: FiberCore
+
+    def __init__(self, target: FiberCore, as_exit: bool = False) -> None:
         self.target = target
         self.as_exit = as_exit
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        target = self.target
+        if target._state == ENDED:
+            return joined(fiber, target, self.as_exit)
+        _no_wait_for_itself(fiber, target, "exit" if self.as_exit else "join")
+        self.fiber = fiber
+        if target._queue is fiber._queue:
+            target._watch(self)
+        else:
+            watch(target, self, fiber)
+        return fiber._suspend(self)
 
     def _fiber_done(self, fiber: FiberCore) -> None:
         waiter = self.fiber
