@@ -16,7 +16,8 @@ from typing_extensions import ParamSpec, TypeVar
 
 from fibers.cause import Cause, Die, Fail, UnknownError
 from fibers.duration import Duration, checked_seconds, text_of
-from fibers.loop.hooks import offline, running_loop, task_in
+from fibers.loop import hooks
+from fibers.loop.hooks import task_in, this_thread
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.protocol import FAIL, Frame, Node
 from fibers.loop.run_loop import Declares
@@ -79,8 +80,8 @@ class Effect(Node, Generic[A_co, E_co]):
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, Any, A_co]:
-        # hooks.current_task() in place: a call would be a good part of an await.
-        if type(task_in(running_loop())) is InnerTask or type(offline.task) is InnerTask:
+        # The first half of hooks.current_task() in place: a call would be a good part of an await.
+        if type(task_in(this_thread.loop)) is InnerTask or type(hooks.current_task()) is InnerTask:
             return (yield self)  # type: ignore[no-any-return]  # a cast would cost a call at each await
         return (yield from _run_in_task(self))  # type: ignore[no-any-return]  # see above
 

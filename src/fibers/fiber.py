@@ -13,8 +13,8 @@ from fibers import unhandled
 from fibers.cause import Cause, FiberInterrupted, Interrupt
 from fibers.effect import Effect
 from fibers.loop import hooks
+from fibers.loop.hooks import task_in, this_thread
 from fibers.loop.inner_task import InnerTask
-from fibers.loop.hooks import offline, running_loop, task_in
 from fibers.loop.run_loop import (
     ENDED,
     OP_BUDGET_PRIMITIVES,
@@ -80,8 +80,8 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         return _Join(self, as_exit=False)
 
     def __await__(self) -> Generator[Any, Any, A_co]:
-        inside = task_in(running_loop())
-        if type(inside) is InnerTask or type(inside := offline.task) is InnerTask:
+        inside = task_in(this_thread.loop)
+        if type(inside) is InnerTask or type(inside := hooks.current_task()) is InnerTask:
             if self._state == ENDED and self._ok:
                 # Its value without a way through the run loop; but an interrupt of the one that
                 # waits lands here (WI2), and nobody gets for ever what costs no turn (WI9).

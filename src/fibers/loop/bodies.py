@@ -172,4 +172,3 @@ class WithBodies(Interruptible):
                     cause = landed(cause, self._own_cause())
         self._cause = cause
         return FAIL
-

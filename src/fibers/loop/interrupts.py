@@ -206,4 +206,3 @@ class Interruptible(FiberState):
             self._drive()
         elif face._must:
             self._attn = True
-

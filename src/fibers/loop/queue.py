@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from fibers.loop import hooks
+from fibers.loop.hooks import this_thread
 from fibers.loop.protocol import SWITCH
 from fibers.loop.states import OP_BUDGET_PRIMITIVES
 
@@ -106,6 +107,8 @@ class ReadyQueue:
         loop = self.loop
         put = hooks.put_current if loop is not None else hooks.put_offline
         before = hooks.swap_current(loop, None)
+        loop_before = this_thread.loop
+        this_thread.loop = loop
         self.depth += 1
         try:
             while ready and steps:
@@ -127,6 +130,7 @@ class ReadyQueue:
                 del fiber  # see FiberCore._drive
         finally:
             self.depth -= 1
+            this_thread.loop = loop_before
             hooks.swap_current(loop, before)
             del before
 

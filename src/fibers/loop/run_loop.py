@@ -19,6 +19,7 @@ from fibers.cause import Cause, Die, Interrupt, TaskCancel, forget_traceback, la
 from fibers.loop import hooks
 from fibers.loop.bodies import WithBodies
 from fibers.loop.ends import EndFibers, EndOfParent, Unheard
+from fibers.loop.hooks import this_thread
 from fibers.loop.judging import published, user_part
 from fibers.loop.marks import Caught, Declares
 from fibers.loop.masks import MaskEnd
@@ -62,6 +63,8 @@ class FiberCore(WithBodies):
         queue = self._queue
         loop = queue.loop
         before = hooks.swap_current(loop, self._face)
+        loop_before = this_thread.loop
+        this_thread.loop = loop
         queue.depth += 1
         queue.steps += 1
         try:
@@ -76,6 +79,7 @@ class FiberCore(WithBodies):
                 self._follow(here=here)
         finally:
             queue.depth -= 1
+            this_thread.loop = loop_before
             hooks.swap_current(loop, before)
             # A failure's traceback holds the body's frame, which on 3.12+ leads by f_back to this
             # frame and to its callers. None of them may keep the fiber (PD13), so each drops its
