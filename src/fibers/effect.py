@@ -19,6 +19,7 @@ from fibers.duration import Duration, checked_seconds, text_of
 from fibers.loop import hooks
 from fibers.loop.hooks import task_in, this_thread
 from fibers.loop.inner_task import InnerTask
+from fibers.loop.native import hand_over, speed, twins
 from fibers.loop.protocol import FAIL, Frame, Node
 from fibers.loop.run_loop import Declares
 from fibers.ops import basic, body, clock, finalize, fork, group, region, wait
@@ -66,7 +67,18 @@ def host_in_tasks(host: Callable[[Effect[Any, Any]], Generator[Any, Any, Any]]) 
 _frame = sys._getframe
 
 
-class Effect(Node, Generic[A_co, E_co]):
+class _Awaited:
+    """What has a compiled ``__await__`` where that was built."""
+
+    __slots__ = ()
+
+
+if not TYPE_CHECKING and speed is not None:
+    _Awaited = speed.Effect
+
+
+@twins("__await__")
+class Effect(_Awaited, Node, Generic[A_co, E_co]):
     """Work that gives an ``A`` or fails with an ``E``, described and not yet run.
 
         @effect(raises=NotFound)
@@ -83,7 +95,11 @@ class Effect(Node, Generic[A_co, E_co]):
         # The first half of hooks.current_task() in place: a call would be a good part of an await.
         if type(task_in(this_thread.loop)) is InnerTask or type(hooks.current_task()) is InnerTask:
             return (yield self)  # type: ignore[no-any-return]  # a cast would cost a call at each await
-        return (yield from _run_in_task(self))  # type: ignore[no-any-return]  # see above
+        return (yield from self._await_outside())
+
+    def _await_outside(self) -> Generator[Any, Any, A_co]:
+        """``__await__`` in a plain task."""
+        return _run_in_task(self)
 
     # ------------------------------------------------------------------ make
 
@@ -731,3 +747,6 @@ class _Sequence(group.SequenceOp, Effect[Any, Any]):
 
 class _Workers(group.WorkersOp, Effect[Any, Any]):
     __slots__ = ()
+
+
+hand_over(Fork=_Fork, Body=_Body, Succeed=_Succeed)

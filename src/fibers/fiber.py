@@ -15,6 +15,7 @@ from fibers.effect import Effect
 from fibers.loop import hooks
 from fibers.loop.hooks import task_in, this_thread
 from fibers.loop.inner_task import InnerTask
+from fibers.loop.native import twins
 from fibers.loop.run_loop import (
     ENDED,
     OP_BUDGET_PRIMITIVES,
@@ -39,6 +40,7 @@ E_co = TypeVarWithDefault("E_co", bound=Exception, covariant=True, default=Never
 _log = logging.getLogger("fibers")
 
 
+@twins("__await__")
 class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
     """A running effect: the unit of ownership.
 
@@ -82,18 +84,26 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
     def __await__(self) -> Generator[Any, Any, A_co]:
         inside = task_in(this_thread.loop)
         if type(inside) is InnerTask or type(inside := hooks.current_task()) is InnerTask:
-            if self._state == ENDED and self._ok:
-                # Its value without a way through the run loop; but an interrupt of the one that
+            if self._state == ENDED and self._ok and not inside._fiber._attn:
+                # Its value without a way through the run loop. But an interrupt of the one that
                 # waits lands here (WI2), and nobody gets for ever what costs no turn (WI9).
                 queue = self._queue
-                if queue.gifts and not inside._fiber._attn:
+                if queue.gifts > 0:
                     queue.gifts -= 1
                     return self._result  # type: ignore[no-any-return]  # a cast would cost a call
-                if not inside._fiber._attn:
-                    queue.gifts = OP_BUDGET_PRIMITIVES
-                    yield BREATHER
+                return (yield from self._await_breather())
             return (yield wait.JoinWait(self))  # type: ignore[no-any-return]  # see above
-        return (yield from self.join().__await__())
+        return (yield from self._await_outside())
+
+    def _await_breather(self) -> Generator[Any, Any, A_co]:
+        """``__await__`` of an ended fiber, with a turn of the loop."""
+        self._queue.gifts = OP_BUDGET_PRIMITIVES
+        yield BREATHER
+        return cast("A_co", self._result)
+
+    def _await_outside(self) -> Generator[Any, Any, A_co]:
+        """``__await__`` in a plain task."""
+        return self.join().__await__()
 
     def exit(self) -> Effect[Exit[A_co, E_co], Never]:
         """Wait until it has ended; how it did is a value (FL4)."""

@@ -18,6 +18,7 @@ from fibers.cause import Cause, Die, FiberInterrupted, Interrupt, interrupt_of
 from fibers.effect import SCOPE_KEY, Effect, service_in
 from fibers.exit import failed, succeeded
 from fibers.fiber import Fiber, current_fiber
+from fibers.loop.native import hand_over
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node, outcome_of
 from fibers.loop.run_loop import ENDED, EndFibers, FiberCore, MaskEnd, Unheard
 from fibers.ops import basic, body, fork
@@ -216,6 +217,9 @@ class Scope:
     def __repr__(self) -> str:
         name = "" if self.name is None else f" {self.name!r}"
         return f"<{type(self).__name__}{name} {self.state}, {len(self._entries)} to finalize>"
+
+
+hand_over(Scope=Scope)
 
 
 def _exit_of_block(exc: BaseException | None) -> Exit[Any, Any]:

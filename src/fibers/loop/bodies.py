@@ -19,9 +19,29 @@ from fibers.loop.inner_task import InnerTask
 from fibers.loop.interrupts import Interruptible
 from fibers.loop.judging import classify, clear_await, judged, passed_on, task_cancel, user_part
 from fibers.loop.marks import Caught, Declares
+from fibers.loop.native import hand_over, twins
 from fibers.loop.protocol import FAIL, NEXT, Node
 
 
+def _went_on(fiber: WithBodies, future: Any) -> None:
+    """What the body awaited has ended."""
+    if fiber._wait is not future:
+        return
+    fiber._wait = None
+    if fiber._rare.cut:
+        fiber._own_rare().cut = False
+        fiber._rv = FAIL
+        fiber._cause = fiber._joined_by(future)
+    else:
+        fiber._rv = None
+        if fiber._attn and not future.cancelled():
+            # Something else will be thrown: its failure counts as looked at all the same.
+            future.exception()
+    fiber._drive()
+    del fiber  # see _drive
+
+
+@twins("_future_done")
 class WithBodies(Interruptible):
     """A fiber that runs coroutines."""
 
@@ -50,19 +70,7 @@ class WithBodies(Interruptible):
         )
 
     def _future_done(self, future: Any) -> None:
-        if self._wait is not future:
-            return
-        self._wait = None
-        if self._rare.cut:
-            self._own_rare().cut = False
-            self._rv = FAIL
-            self._cause = self._joined_by(future)
-        else:
-            self._rv = None
-            if self._attn and not future.cancelled():
-                # Something else will be thrown: its failure counts as looked at all the same.
-                future.exception()
-        self._drive()
+        _went_on(self, future)
         del self  # see _drive
 
     def _throw_into(self, coro: Any) -> Any:
@@ -172,3 +180,6 @@ class WithBodies(Interruptible):
                     cause = landed(cause, self._own_cause())
         self._cause = cause
         return FAIL
+
+
+hand_over(slow_future_done=_went_on)

@@ -22,6 +22,8 @@ import threading
 from asyncio import tasks as _tasks
 from typing import TYPE_CHECKING, Any, cast
 
+from fibers.loop.native import hand_over, speed
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -94,6 +96,19 @@ def current_task() -> Any:
         return task
     loop = running_loop()
     return this_thread.task if loop is None else task_in(loop)
+
+
+_3_12 = sys.version_info >= (3, 12)
+if speed is not None:
+    hand_over(
+        current_tasks=_current,
+        this_thread=this_thread,
+        task_set=getattr(_tasks, "_scheduled_tasks" if _3_12 else "_all_tasks"),
+        Future=asyncio.Future,
+        Task=asyncio.Task,
+        slow_current_task=current_task,
+    )
+    current_task = speed.current_task
 
 
 def context_of(task: Any) -> Any:

@@ -13,6 +13,8 @@ import weakref
 from asyncio import CancelledError, InvalidStateError
 from typing import TYPE_CHECKING, Any, Final, final
 
+from fibers.loop.native import hand_over, speed
+
 if TYPE_CHECKING:
     import asyncio
     import contextvars
@@ -44,9 +46,8 @@ class _Told:
 _NOTHING_TOLD: Final = _Told()
 
 
-@final
-class InnerTask:
-    """A fiber, from inside, at one depth of masks."""
+class _Fields:
+    """What an inner task consists of."""
 
     __slots__ = ("__weakref__", "_depth", "_fiber", "_told")
 
@@ -57,6 +58,19 @@ class InnerTask:
         self._fiber: FiberCore | None = fiber
         self._depth = depth
         self._told = _NOTHING_TOLD
+
+
+if TYPE_CHECKING or speed is None:
+    _Base = _Fields
+else:
+    _Base = speed.Inner
+
+
+@final
+class InnerTask(_Base):
+    """A fiber, from inside, at one depth of masks."""
+
+    __slots__ = ()
 
     def _ref(self) -> FiberCore | None:
         """The fiber, or None if it has ended and is gone."""
@@ -263,3 +277,6 @@ class InnerTask:
 
     def __repr__(self) -> str:
         return f"<inner task of {self._ref()!r}>"
+
+
+hand_over(InnerTask=InnerTask, NOTHING_TOLD=_NOTHING_TOLD)

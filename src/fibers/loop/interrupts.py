@@ -38,13 +38,13 @@ class Interruptible(FiberState):
 
     __slots__ = ()
 
-    def _drive(self, *, here: bool = False) -> None:
-        """Run it; see FiberCore."""
-        raise NotImplementedError
+    if TYPE_CHECKING:
 
-    def _future_done(self, future: Any) -> None:
-        """What a body awaits has ended; see WithBodies."""
-        raise NotImplementedError
+        def _drive(self, *, here: bool = False) -> None:
+            """Run it; see FiberCore."""
+
+        def _future_done(self, future: Any) -> None:
+            """What a body awaits has ended; see WithBodies."""
 
     def _own_cause(self) -> Cause[Any]:
         assert self._icause is not None

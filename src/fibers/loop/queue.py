@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fibers.loop import hooks
 from fibers.loop.hooks import this_thread
+from fibers.loop.native import speed, twins
 from fibers.loop.protocol import SWITCH
 from fibers.loop.states import OP_BUDGET_PRIMITIVES
 
@@ -26,8 +27,8 @@ DRAIN_BUDGET_STEPS = 512
 """Steps of one drain; then asyncio's own callbacks get their turn."""
 
 
-class ReadyQueue:
-    """FIFO of fibers that can run now, plus those that gave the loop a turn."""
+class _Fields:
+    """What a queue consists of."""
 
     __slots__ = (
         "__weakref__",
@@ -44,6 +45,19 @@ class ReadyQueue:
         "steps",
         "turn",
     )
+
+
+if TYPE_CHECKING or speed is None:
+    _Base = _Fields
+else:
+    _Base = speed.Queue
+
+
+@twins("run_ready")
+class ReadyQueue(_Base):
+    """FIFO of fibers that can run now, plus those that gave the loop a turn."""
+
+    __slots__ = ()
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, *, manual: bool = False) -> None:
         self.loop: asyncio.AbstractEventLoop | None = loop

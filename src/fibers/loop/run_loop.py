@@ -23,6 +23,7 @@ from fibers.loop.hooks import this_thread
 from fibers.loop.judging import published, user_part
 from fibers.loop.marks import Caught, Declares
 from fibers.loop.masks import MaskEnd
+from fibers.loop.native import twins
 from fibers.loop.observing import Observer, unwatch, watch
 from fibers.loop.protocol import DONE, FAIL, NEXT, SUSPEND, SWITCH, Node, Signal, Wait
 from fibers.loop.states import (
@@ -48,6 +49,7 @@ _UNSEEN_REFERENCES: Final = 3
 """To an inner task that nobody outside has: the fiber's, the current task's, the argument's."""
 
 
+@twins("_drive", "_follow", "_later", "_run")
 class FiberCore(WithBodies):
     """A fiber without its public face: what the run loop needs of it."""
 
@@ -193,14 +195,7 @@ class FiberCore(WithBodies):
                         stack.pop()
                         value = top._val(self, value)
             except BaseException as exc:
-                if self._state == ENDED:
-                    # Somebody who heard of the end raised. It can't start the fiber again.
-                    _log.exception("the end of fiber #%d was not taken well", self.id)
-                    if isinstance(exc, _FATAL):
-                        self._queue.stop_for(exc)
-                    value = DONE
-                else:
-                    value = self._defect(exc)
+                value = self._raised(exc)
 
     def _attend(self, value: Any) -> Any:
         """Something was asked for while the fiber ran: does it land before ``value`` goes on?"""
@@ -240,6 +235,16 @@ class FiberCore(WithBodies):
                 return face
         return None
 
+    def _raised(self, exc: BaseException) -> Any:
+        """A node or a frame raised."""
+        if self._state != ENDED:
+            return self._defect(exc)
+        # Somebody who heard of the end raised. It can't start the fiber again.
+        _log.error("the end of fiber #%d was not taken well", self.id, exc_info=exc)
+        if isinstance(exc, _FATAL):
+            self._queue.stop_for(exc)
+        return DONE
+
     def _defect(self, exc: BaseException) -> Any:
         """A callback raised: a defect (EX6)."""
         tb = user_part(exc.__traceback__)
@@ -272,6 +277,11 @@ class FiberCore(WithBodies):
             rare.unheard = Unheard()
         rare.unheard.add(child)
 
+    def _report_unheard(self) -> None:
+        """The owner of those children has ended: nobody will look any more."""
+        if self._rare.unheard is not None:
+            self._rare.unheard.report()
+
     def _report(self) -> None:
         """Tell of this fiber's failure, unless somebody has seen it."""
         raise NotImplementedError
@@ -295,14 +305,15 @@ class FiberCore(WithBodies):
                 hooks.unregister_task(self)
         if sys.getrefcount(self._face) > _UNSEEN_REFERENCES:
             self._face._part(self)
+        else:
+            self._face._fiber = None
         self._let_go()
         owner = self._owner
         if owner is not None:
             owner._drop(self)
         if self._observers is not None:
             self._tell_observers()
-        if self._rare.unheard is not None:
-            self._rare.unheard.report()
+        self._report_unheard()
         if not ok:
             self._failed(owner)
         self._owner = None

@@ -14,6 +14,7 @@ from fibers.cause import EMPTY
 from fibers.exit import failed, succeeded
 from fibers.loop import hooks
 from fibers.loop.inner_task import InnerTask
+from fibers.loop.native import hand_over, speed, twins
 from fibers.loop.protocol import FAIL, NEXT, SUSPEND, Signal, Wait
 from fibers.loop.states import ENDED, NEW, READY, SUSPENDED
 
@@ -59,8 +60,8 @@ _NOTHING_RARE: Final = Rare()
 _NO_FRAMES: Final[list[Any]] = []
 
 
-class FiberState:
-    """The slots of a fiber, and the small moves: suspend, wake, yield."""
+class _Fields:
+    """What a fiber consists of."""
 
     __slots__ = (
         "__weakref__",
@@ -94,8 +95,6 @@ class FiberState:
         "_wait",
         "id",
     )
-
-    _asyncio_future_blocking = False  # there, as asyncio.isfuture asks; nobody ever sets it
 
     id: int
     _ctx: contextvars.Context
@@ -146,6 +145,21 @@ class FiberState:
         self._registered = False
         self._seen = False
         self._rare = _NOTHING_RARE
+
+
+if TYPE_CHECKING or speed is None:
+    _Base = _Fields
+else:
+    _Base = speed.Fiber
+
+
+@twins("_suspend", "_yield_turn", "_register", "_wake", "_wake_cause", "_wake_next")
+class FiberState(_Base):
+    """The small moves: suspend, yield, wake, and what is left at the end."""
+
+    __slots__ = ()
+
+    _asyncio_future_blocking = False  # there, as asyncio.isfuture asks; nobody ever sets it
 
     def _own_rare(self) -> Rare:
         """The rare state to write to."""
@@ -286,3 +300,6 @@ class FiberState:
 
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
         raise NotImplementedError
+
+
+hand_over(EMPTY=EMPTY, NOTHING_RARE=_NOTHING_RARE)

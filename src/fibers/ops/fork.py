@@ -6,6 +6,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from fibers.cause import Cause, Interrupt
+from fibers.loop.native import speed
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node
 from fibers.loop.states import ENDED, NESTING_LIMIT_CALLS, SHALLOW_CALLS
 from fibers.ops.wait import WaitForEnds
@@ -52,8 +53,8 @@ DETACHED: Final = 1
 IN_SCOPE: Final = 2
 
 
-class ForkOp(Node):
-    """fork_child, fork_detach and fork_in in one: they differ in the owner only."""
+class _ForkFields:
+    """What a fork consists of."""
 
     __slots__ = ("first", "immediate", "masked", "mode", "owner", "site")
 
@@ -72,6 +73,18 @@ class ForkOp(Node):
         self.immediate = immediate
         self.masked: Uninterruptible = uninterruptible
         self.site: Site = site
+
+
+if TYPE_CHECKING or speed is None:
+    _ForkBase = _ForkFields
+else:
+    _ForkBase = speed.Fork
+
+
+class ForkOp(_ForkBase, Node):
+    """fork_child, fork_detach and fork_in in one: they differ in the owner only."""
+
+    __slots__ = ()
 
     def _ev(self, fiber: FiberCore) -> Any:
         masked = self.masked

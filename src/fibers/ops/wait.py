@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fibers.cause import Cause, FiberDeadlockError, Interrupt
+from fibers.loop.native import hand_over, speed
 from fibers.loop.protocol import FAIL, NEXT, Frame, Node, Wait, outcome_of
 from fibers.loop.run_loop import ENDED, EndFibers, Observer, unwatch, watch
 from fibers.ops.finalize import run_finalizer
@@ -134,8 +135,8 @@ def joined(fiber: FiberCore, target: FiberCore, as_exit: bool) -> Any:
     return FAIL
 
 
-class JoinWait(Node, Wait, Observer):
-    """One join: the node of ``await fiber``, which is evaluated once, and the wait itself."""
+class _JoinFields:
+    """What one join consists of."""
 
     __slots__ = ("as_exit", "fiber", "target")
 
@@ -144,6 +145,18 @@ class JoinWait(Node, Wait, Observer):
     def __init__(self, target: FiberCore, as_exit: bool = False) -> None:
         self.target = target
         self.as_exit = as_exit
+
+
+if TYPE_CHECKING or speed is None:
+    _JoinBase = _JoinFields
+else:
+    _JoinBase = speed.Join
+
+
+class JoinWait(_JoinBase, Node, Wait, Observer):
+    """One join: the node of ``await fiber``, which is evaluated once, and the wait itself."""
+
+    __slots__ = ()
 
     def _ev(self, fiber: FiberCore) -> Any:
         target = self.target
@@ -177,6 +190,9 @@ class JoinWait(Node, Wait, Observer):
 
     def _label(self) -> str:
         return f"{'exit' if self.as_exit else 'join'} of {self.target!r}"
+
+
+hand_over(JoinWait=JoinWait)
 
 
 class JoinAllOp(Node):
