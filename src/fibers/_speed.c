@@ -29,7 +29,8 @@ enum { CHILD, DETACHED, IN_SCOPE };
     X(NEXT) X(FAIL) X(SUSPEND) X(SWITCH) X(DONE) X(Node) X(InnerTask) X(JoinWait)        \
     X(Fork) X(Body) X(Succeed) X(Scope) X(EMPTY) X(NOTHING_RARE) X(NOTHING_TOLD)         \
     X(current_tasks) X(this_thread) X(task_set) X(Future) X(Task)                        \
-    X(slow_current_task) X(slow_future_done) X(enter_body)
+    X(slow_current_task) X(slow_future_done) X(slow_interrupt) X(slow_throw) X(enter_body)   \
+    X(Interrupt) X(Cause) X(CancelledError) X(Caught) X(Declares)
 #define DECLARE(name) static PyObject *s_##name;
 FOREIGN(DECLARE)
 
@@ -39,7 +40,8 @@ FOREIGN(DECLARE)
     X(_drop) X(_entries) X(_exit) X(_arm) X(append) X(popleft) X(task) X(let_go)         \
     X(closing) X(add_done_callback) X(context) X(get_loop) X(_asyncio_future_blocking)   \
     X(_await_outside) X(_await_breather) X(data) X(_remove) X(_pending_removals)         \
-    X(_commit_removals)
+    X(_commit_removals) X(reasons) X(by) X(reason) X(asked) X(_abandon) X(remove_done_callback) \
+    X(cancel) X(done) X(throw) X(_mark) X(_unwind) X(__fiber_interrupt__)
 #define DECLARE_NAME(name) static PyObject *n_##name;
 NAMES(DECLARE_NAME)
 static PyObject *kw_context; /* ("context",) */
@@ -56,10 +58,10 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
-    PyObject *queue, *ctx, *env, *site, *stack, *rv, *next, *wait, *icause, *cause, *cont;
-    PyObject *switch_to, *face, *result, *exit, *observers, *children, *owner, *rare;
+    PyObject *queue, *ctx, *env, *code, *stack, *rv, *next, *wait, *icause, *cause, *cont;
+    PyObject *switch_to, *face, *result, *exit, *observers, *children, *owner, *rare, *thrown;
     long long id;
-    int mask, base_mask, stale;
+    int mask, base_mask, stale, delivered, offset;
     char state, pend, attn, ok, registered, seen;
 } Fiber;
 
@@ -77,8 +79,8 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *first, *owner, *masked, *site;
-    int mode;
+    PyObject *first, *owner, *masked, *code;
+    int mode, offset;
     char immediate;
 } Fork;
 
@@ -230,9 +232,29 @@ current_task(PyObject *module, PyObject *unused)
 
 /* ------------------------------------------------------------------ making a fiber */
 
+/* Where a fork stands, (code, offset) or None; kept without the tuple. */
 static int
-fill_fiber(Fiber *self, PyObject *queue, PyObject *effect, PyObject *ctx, PyObject *env, int mask,
-           PyObject *site)
+read_site(PyObject *site, PyObject **code, int *offset)
+{
+    PyObject *where = NULL;
+    if (PyTuple_CheckExact(site) && PyTuple_GET_SIZE(site) == 2) {
+        where = PyTuple_GET_ITEM(site, 0);
+        *offset = (int)PyLong_AsLong(PyTuple_GET_ITEM(site, 1));
+        if (*offset == -1 && PyErr_Occurred())
+            return -1;
+    }
+    put(code, Py_XNewRef(where));
+    return 0;
+}
+
+static PyObject *
+make_site(PyObject *code, int offset)
+{
+    return code == NULL ? Py_NewRef(Py_None) : Py_BuildValue("(Oi)", code, offset);
+}
+
+static int
+fill_fiber(Fiber *self, PyObject *queue, PyObject *effect, PyObject *ctx, PyObject *env, int mask)
 {
     if (!PyObject_TypeCheck(queue, &Queue_Type)) {
         PyErr_SetString(PyExc_TypeError, "a fiber needs a ReadyQueue");
@@ -251,7 +273,6 @@ fill_fiber(Fiber *self, PyObject *queue, PyObject *effect, PyObject *ctx, PyObje
     put(&self->next, Py_NewRef(effect));
     put(&self->ctx, Py_NewRef(ctx));
     put(&self->env, Py_NewRef(env));
-    put(&self->site, Py_NewRef(site));
     put(&self->rv, Py_NewRef(s_NEXT));
     put(&self->rare, Py_NewRef(s_NOTHING_RARE));
     self->mask = self->base_mask = mask;
@@ -266,19 +287,25 @@ Fiber_init(Fiber *self, PyObject *args, PyObject *kwargs)
     int mask;
     if (!PyArg_ParseTuple(args, "OOOOiO:Fiber", &queue, &effect, &ctx, &env, &mask, &site))
         return -1;
-    return fill_fiber(self, queue, effect, ctx, env, mask, site);
+    if (read_site(site, &self->code, &self->offset) < 0)
+        return -1;
+    return fill_fiber(self, queue, effect, ctx, env, mask);
 }
 
 static Fiber *
-spawn(Fiber *parent, PyObject *effect, int mask, PyObject *site)
+spawn(Fiber *parent, PyObject *effect, int mask, PyObject *code, int offset)
 {
     PyTypeObject *kind = Py_TYPE(parent);
     PyObject *ctx = PyContext_CopyCurrent();
     if (ctx == NULL)
         return NULL;
     Fiber *child = (Fiber *)kind->tp_alloc(kind, 0);
-    if (child != NULL && fill_fiber(child, parent->queue, effect, ctx, parent->env, mask, site) < 0)
-        Py_CLEAR(child);
+    if (child != NULL) {
+        child->code = Py_XNewRef(code);
+        child->offset = offset;
+        if (fill_fiber(child, parent->queue, effect, ctx, parent->env, mask) < 0)
+            Py_CLEAR(child);
+    }
     Py_DECREF(ctx);
     return child;
 }
@@ -383,6 +410,21 @@ wake(Fiber *self, PyObject *value)
 
 /* ------------------------------------------------------------------ ending */
 
+/* A cause of one interrupt: no failure, and nothing of asyncio's own in it. */
+static int
+is_one_interrupt(PyObject *cause)
+{
+    PyObject *reasons = PyObject_GetAttr(cause, n_reasons);
+    if (reasons == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    int yes = PyTuple_GET_SIZE(reasons) == 1 &&
+              Py_IS_TYPE(PyTuple_GET_ITEM(reasons, 0), (PyTypeObject *)s_Interrupt);
+    Py_DECREF(reasons);
+    return yes;
+}
+
 static int
 drop_from_owner(PyObject *owner, Fiber *child)
 {
@@ -405,14 +447,16 @@ drop_from_owner(PyObject *owner, Fiber *child)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* FiberCore._end for a success without children. */
+/* FiberCore._end for a success, or the fiber's own interrupt and nothing else, without children. */
 static PyObject *
-end_well(Fiber *self, PyObject *value)
+end(Fiber *self, int ok, PyObject *value)
 {
     Queue *queue = (Queue *)self->queue;
-    if (!IS_NONE(self->children) && PyDict_GET_SIZE(self->children))
-        return PyObject_CallMethodObjArgs((PyObject *)self, n__end, Py_True, value, NULL);
-    self->ok = 1;
+    if ((!ok && !is_one_interrupt(value)) ||
+        (!IS_NONE(self->children) && PyDict_GET_SIZE(self->children)))
+        return PyObject_CallMethodObjArgs((PyObject *)self, n__end, ok ? Py_True : Py_False, value,
+                                          NULL);
+    self->ok = ok;
     put(&self->result, Py_NewRef(value));
     self->state = ENDED;
     if (self->registered) {
@@ -451,7 +495,7 @@ end_well(Fiber *self, PyObject *value)
         Join *join = NULL;
         if (PyList_GET_SIZE(observers) == 1)
             join = (Join *)PyList_GET_ITEM(observers, 0);
-        if (join != NULL && Py_IS_TYPE(join, (PyTypeObject *)s_JoinWait) && !join->as_exit &&
+        if (ok && join != NULL && Py_IS_TYPE(join, (PyTypeObject *)s_JoinWait) && !join->as_exit &&
             join->fiber != NULL) {
             Fiber *waiter = (Fiber *)join->fiber;
             self->observers = NULL;
@@ -544,7 +588,7 @@ fork_fiber(Fiber *fiber, Fork *fork)
         if (home == NULL)
             return NULL;
     }
-    Fiber *child = spawn(fiber, fork->first, 0, fork->site);
+    Fiber *child = spawn(fiber, fork->first, 0, fork->code, fork->offset);
     if (child == NULL)
         goto failed;
     if (fork->mode == CHILD) {
@@ -651,6 +695,192 @@ twin:
     return PyObject_CallMethodOneArg((PyObject *)self, n__await_future, yielded);
 }
 
+/* ------------------------------------------------------------------ interrupts */
+
+/* WithBodies._throw_into for this fiber's own interrupt, into a body that has seen nothing yet. */
+static PyObject *
+throw_into(Fiber *self, PyObject *coro)
+{
+    PyObject *cause = self->cause;
+    Py_ssize_t n = PyList_GET_SIZE(self->stack);
+    if (cause == NULL || cause != self->icause || self->rare != s_NOTHING_RARE ||
+        (n > 1 && Py_IS_TYPE(PyList_GET_ITEM(self->stack, n - 2), (PyTypeObject *)s_Caught)))
+        return PyObject_CallFunctionObjArgs(s_slow_throw, self, coro, NULL);
+    PyObject *value = NULL, *yielded = NULL;
+    PyObject *reasons = PyObject_GetAttr(cause, n_reasons);
+    if (reasons == NULL)
+        return NULL;
+    PyObject *exc = PyObject_CallNoArgs(s_CancelledError);
+    int again = self->pend && !self->mask;
+    PyObject *thrown = exc == NULL ? NULL : PyTuple_Pack(3, exc, cause, again ? Py_True : Py_False);
+    if (thrown == NULL ||
+        PyObject_SetAttr(exc, n___fiber_interrupt__, PyTuple_GET_ITEM(reasons, 0)) < 0) {
+        Py_XDECREF(thrown);
+        Py_XDECREF(exc);
+        Py_DECREF(reasons);
+        return NULL;
+    }
+    Py_DECREF(reasons);
+    self->delivered++;
+    if (again)
+        self->pend = 0;
+    put(&self->thrown, thrown);
+    yielded = PyObject_CallMethodOneArg(coro, n_throw, exc);
+    PyObject *raised = yielded == NULL ? raised_exception() : NULL;
+    if (raised == exc && self->thrown == thrown) {
+        /* WithBodies._passed */
+        put(&self->thrown, NULL);
+        stack_pop(self);
+        n = PyList_GET_SIZE(self->stack);
+        if (n && Py_IS_TYPE(PyList_GET_ITEM(self->stack, n - 1), (PyTypeObject *)s_Declares))
+            stack_pop(self);
+        if (again)
+            self->pend = 1;
+        if (again && !self->mask && self->icause != self->cause) /* asked for twice meanwhile */
+            put(&self->cause, Py_NewRef(self->icause));
+        value = signal(s_FAIL);
+        goto out;
+    }
+    if (self->thrown == thrown) {
+        PyObject *mark = PyObject_CallMethodNoArgs((PyObject *)self, n__mark);
+        if (mark == NULL)
+            goto out;
+        Py_DECREF(mark);
+    }
+    if (yielded != NULL) {
+        if (PyObject_TypeCheck(yielded, (PyTypeObject *)s_Node)) {
+            put(&self->next, Py_NewRef(yielded));
+            value = signal(s_NEXT);
+        }
+        else
+            value = await_future(self, yielded);
+        goto out;
+    }
+    stack_pop(self);
+    if (PyErr_GivenExceptionMatches(raised, PyExc_StopIteration))
+        value = Py_NewRef(((PyStopIterationObject *)raised)->value);
+    else
+        value = PyObject_CallMethodOneArg((PyObject *)self, n__left, raised);
+out:
+    Py_XDECREF(raised);
+    Py_XDECREF(yielded);
+    Py_DECREF(exc);
+    return value;
+}
+
+/* Interruptible._interrupt_here for the first interrupt of a fiber. */
+static int
+interrupt(Fiber *self, PyObject *by, PyObject *reason)
+{
+    PyTypeObject *kind = (PyTypeObject *)s_Interrupt;
+    /* A reason of this fiber's own (PD14). */
+    PyObject *why = kind->tp_alloc(kind, 0);
+    if (why == NULL || PyObject_SetAttr(why, n_by, by) < 0 ||
+        PyObject_SetAttr(why, n_reason, reason) < 0) {
+        Py_XDECREF(why);
+        return -1;
+    }
+    kind = (PyTypeObject *)s_Cause;
+    PyObject *own = kind->tp_alloc(kind, 0);
+    PyObject *reasons = PyTuple_Pack(1, why);
+    Py_DECREF(why);
+    if (own == NULL || reasons == NULL || PyObject_SetAttr(own, n_reasons, reasons) < 0) {
+        Py_XDECREF(own);
+        Py_XDECREF(reasons);
+        return -1;
+    }
+    Py_DECREF(reasons);
+    put(&self->icause, own);
+    self->pend = 1;
+    if (self->mask)
+        return 0;
+    if (self->state == RUNNING) {
+        self->attn = 1;
+        return 0;
+    }
+    Queue *queue = (Queue *)self->queue;
+    PyObject *wait = self->wait;
+    PyObject *none;
+    if (self->rv == s_FAIL || queue->depth >= SHALLOW_CALLS)
+        goto twin;
+    if (self->state == SUSPENDED) {
+        if (Py_IS_TYPE(wait, (PyTypeObject *)s_Future)) {
+            /* Cancelled, as asyncio does; without the callback, which would be a second step. */
+            PyObject *call = PyObject_GetAttr((PyObject *)self, n__future_done);
+            none = call == NULL
+                       ? NULL
+                       : PyObject_CallMethodOneArg(wait, n_remove_done_callback, call);
+            Py_XDECREF(call);
+            if (none == NULL)
+                return -1;
+            Py_DECREF(none);
+            none = PyObject_CallMethodNoArgs(wait, n_cancel);
+            if (none == NULL)
+                return -1;
+            Py_DECREF(none);
+            if (none != Py_True)
+                goto twin; /* it was done already: it may have failed */
+            Py_CLEAR(self->wait);
+        }
+        else {
+            PyObject *abandon = PyObject_GetAttr(wait, n__abandon);
+            if (abandon == NULL) {
+                PyErr_Clear();
+                goto twin; /* another kind of future */
+            }
+            Py_INCREF(wait);
+            Py_CLEAR(self->wait);
+            none = PyObject_CallOneArg(abandon, (PyObject *)self);
+            Py_DECREF(abandon);
+            Py_DECREF(wait);
+            if (none == NULL)
+                return -1;
+            Py_DECREF(none);
+        }
+    }
+    else
+        self->stale++;
+    put(&self->cause, Py_NewRef(self->icause));
+    put(&self->rv, Py_NewRef(s_FAIL));
+    self->state = RUNNING;
+    return drive(self, 0);
+twin:
+    none = PyObject_CallMethodNoArgs((PyObject *)self, n__unwind);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 0;
+}
+
+static PyObject *
+Fiber_interrupt_here(Fiber *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+    if (self->state == ENDED)
+        Py_RETURN_NONE;
+    if (n != 1 || names != NULL || !IS_NONE(self->icause) ||
+        !Py_IS_TYPE(args[0], (PyTypeObject *)s_Interrupt)) {
+        if (n == 2 && names == NULL && args[1] == Py_False && IS_NONE(self->icause) &&
+            Py_IS_TYPE(args[0], (PyTypeObject *)s_Interrupt))
+            goto first;
+        PyObject *all[4] = {(PyObject *)self};
+        Py_ssize_t total = n + (names == NULL ? 0 : PyTuple_GET_SIZE(names));
+        if (total > 3) {
+            PyErr_SetString(PyExc_TypeError, "too many arguments");
+            return NULL;
+        }
+        for (Py_ssize_t i = 0; i < total; i++)
+            all[i + 1] = args[i];
+        return PyObject_Vectorcall(s_slow_interrupt, all, n + 1, names);
+    }
+first:;
+    PyObject *by = PyObject_GetAttr(args[0], n_by);
+    PyObject *reason = PyObject_GetAttr(args[0], n_reason);
+    int done = by == NULL || reason == NULL ? -1 : interrupt(self, by, reason);
+    Py_XDECREF(by);
+    Py_XDECREF(reason);
+    if (done < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 /* ------------------------------------------------------------------ the loop */
 
 /* FiberCore._run: one step. A new reference to a signal; never raises. */
@@ -697,15 +927,13 @@ run_step(Fiber *self)
             else if (value == s_FAIL) {
                 if (self->stack == NULL || PyList_GET_SIZE(self->stack) == 0) {
                     PyObject *cause = Py_XNewRef(self->cause);
-                    Py_SETREF(value, PyObject_CallMethodObjArgs((PyObject *)self, n__end, Py_False,
-                                                                cause, NULL));
+                    Py_SETREF(value, end(self, 0, cause));
                     Py_XDECREF(cause);
                     continue;
                 }
                 top = Py_NewRef(PyList_GET_ITEM(self->stack, PyList_GET_SIZE(self->stack) - 1));
                 if (PyCoro_CheckExact(top))
-                    Py_SETREF(value,
-                              PyObject_CallMethodOneArg((PyObject *)self, n__throw_into, top));
+                    Py_SETREF(value, throw_into(self, top));
                 else {
                     PyObject *cause = Py_XNewRef(self->cause);
                     stack_pop(self);
@@ -719,7 +947,7 @@ run_step(Fiber *self)
             continue;
         }
         if (self->stack == NULL || PyList_GET_SIZE(self->stack) == 0) {
-            Py_SETREF(value, end_well(self, value));
+            Py_SETREF(value, end(self, 1, value));
             continue;
         }
         top = Py_NewRef(PyList_GET_ITEM(self->stack, PyList_GET_SIZE(self->stack) - 1));
@@ -1149,12 +1377,13 @@ await_fiber(Fiber *self)
 #define MEMBER(type, name, kind, field) {name, kind, offsetof(type, field), 0, NULL}
 
 #define FIBER_OBJECTS(X)                                                                 \
-    X(queue) X(ctx) X(env) X(site) X(stack) X(rv) X(next) X(wait) X(icause) X(cause)     \
-    X(cont) X(switch_to) X(face) X(result) X(exit) X(observers) X(children) X(owner) X(rare)
+    X(queue) X(ctx) X(env) X(code) X(stack) X(rv) X(next) X(wait) X(icause) X(cause)     \
+    X(cont) X(switch_to) X(face) X(result) X(exit) X(observers) X(children) X(owner) X(rare) \
+    X(thrown)
 #define QUEUE_OBJECTS(X) X(loop) X(ready) X(turn) X(live) X(fatal) X(on_fatal) X(context)
 #define INNER_OBJECTS(X) X(fiber) X(told)
 #define BODY_OBJECTS(X) X(f) X(args) X(kwargs) X(declares)
-#define FORK_OBJECTS(X) X(first) X(owner) X(masked) X(site)
+#define FORK_OBJECTS(X) X(first) X(owner) X(masked) X(code)
 #define JOIN_OBJECTS(X) X(target) X(fiber)
 #define VALUE_OBJECTS(X) X(value)
 
@@ -1220,7 +1449,6 @@ static PyMemberDef Fiber_members[] = {
     MEMBER(Fiber, "_queue", T_OBJECT, queue),
     MEMBER(Fiber, "_ctx", T_OBJECT, ctx),
     MEMBER(Fiber, "_env", T_OBJECT, env),
-    MEMBER(Fiber, "_site", T_OBJECT, site),
     MEMBER(Fiber, "_rv", T_OBJECT, rv),
     MEMBER(Fiber, "_next", T_OBJECT, next),
     MEMBER(Fiber, "_wait", T_OBJECT, wait),
@@ -1239,6 +1467,8 @@ static PyMemberDef Fiber_members[] = {
     MEMBER(Fiber, "_mask", T_INT, mask),
     MEMBER(Fiber, "_base_mask", T_INT, base_mask),
     MEMBER(Fiber, "_stale", T_INT, stale),
+    MEMBER(Fiber, "_delivered", T_INT, delivered),
+    MEMBER(Fiber, "_thrown", T_OBJECT, thrown),
     MEMBER(Fiber, "_state", T_BYTE, state),
     MEMBER(Fiber, "_pend", T_BOOL, pend),
     MEMBER(Fiber, "_attn", T_BOOL, attn),
@@ -1247,12 +1477,20 @@ static PyMemberDef Fiber_members[] = {
     MEMBER(Fiber, "_seen", T_BOOL, seen),
     {NULL},
 };
+static PyObject *
+Fiber_site(Fiber *self, void *unused)
+{
+    return make_site(self->code, self->offset);
+}
 static PyGetSetDef Fiber_getset[] = {
+    {"_site", (getter)Fiber_site, NULL, NULL, NULL},
     {"_stack", (getter)Fiber_get_stack, (setter)Fiber_set_stack, NULL, NULL},
     {NULL},
 };
 static PyMethodDef Fiber_methods[] = {
     {"_drive", (PyCFunction)(void (*)(void))Fiber_drive, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"_interrupt_here", (PyCFunction)(void (*)(void))Fiber_interrupt_here,
+     METH_FASTCALL | METH_KEYWORDS, NULL},
     {"_suspend", (PyCFunction)Fiber_suspend, METH_O, NULL},
     {"_yield_turn", (PyCFunction)Fiber_yield_turn, METH_NOARGS, NULL},
     {"_register", (PyCFunction)Fiber_register, METH_NOARGS, NULL},
@@ -1331,18 +1569,29 @@ Fork_init(Fork *self, PyObject *args, PyObject *kwargs)
     put(&self->first, Py_NewRef(first));
     put(&self->owner, Py_NewRef(owner));
     put(&self->masked, Py_NewRef(masked));
-    put(&self->site, Py_NewRef(site));
+    if (read_site(site, &self->code, &self->offset) < 0)
+        return -1;
     self->mode = mode;
     self->immediate = immediate != 0;
     return 0;
 }
 static PyMemberDef Fork_members[] = {
     MEMBER(Fork, "first", T_OBJECT, first),     MEMBER(Fork, "owner", T_OBJECT, owner),
-    MEMBER(Fork, "masked", T_OBJECT, masked),   MEMBER(Fork, "site", T_OBJECT, site),
+    MEMBER(Fork, "masked", T_OBJECT, masked),
     MEMBER(Fork, "mode", T_INT, mode),          MEMBER(Fork, "immediate", T_BOOL, immediate),
     {NULL},
 };
-TYPE(Fork, "What a fork consists of.", .tp_members = Fork_members, .tp_init = (initproc)Fork_init);
+static PyObject *
+Fork_site(Fork *self, void *unused)
+{
+    return make_site(self->code, self->offset);
+}
+static PyGetSetDef Fork_getset[] = {
+    {"site", (getter)Fork_site, NULL, NULL, NULL},
+    {NULL},
+};
+TYPE(Fork, "What a fork consists of.", .tp_members = Fork_members, .tp_getset = Fork_getset,
+     .tp_init = (initproc)Fork_init);
 
 static int
 Join_init(Join *self, PyObject *args, PyObject *kwargs)

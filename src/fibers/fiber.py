@@ -189,7 +189,9 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
                 owner._note_unheard(self)
 
     def _is_failure(self) -> bool:
-        return not self._ok and not self._result.has_interrupts_only
+        if self._ok or self._result is self._icause:
+            return False
+        return not self._result.has_interrupts_only
 
     def _report(self) -> None:
         if not self._seen:

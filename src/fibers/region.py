@@ -70,7 +70,7 @@ class _Region(AbstractContextManager["Restore"]):
         self._face = fiber._face
         # An interrupt that this body handles already does not come up again for this region.
         self._handled = fiber._icause is not None and not fiber._pend
-        self._delivered = fiber._rare.delivered
+        self._delivered = fiber._delivered
         self._mark = None
         if fiber.get_coro() is fiber._stack[-1]:
             self._mark = fiber._mark()
@@ -118,9 +118,7 @@ class _Region(AbstractContextManager["Restore"]):
 
     def _rearm(self, fiber: FiberCore) -> None:
         """What was caught inside is pending again (IN12, IN15)."""
-        if fiber._icause is not None and (
-            not self._handled or fiber._rare.delivered != self._delivered
-        ):
+        if fiber._icause is not None and (not self._handled or fiber._delivered != self._delivered):
             fiber._pend = True
 
     def _make_restore(self) -> AbstractContextManager[None]:
@@ -149,7 +147,7 @@ class _Restored(AbstractContextManager[None]):
             exc = interrupt_error(own.reasons[0])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a fiber's own cause holds interrupts only
             mark.exc, mark.cause, mark.own = exc, own, own
             mark.rearm = True
-            fiber._own_rare().delivered += 1
+            fiber._delivered += 1
             raise exc
         self._mask = fiber._mask
         self._face = fiber._face

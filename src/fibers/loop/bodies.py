@@ -74,18 +74,31 @@ class WithBodies(Interruptible):
         del self  # see _drive
 
     def _throw_into(self, coro: Any) -> Any:
-        exc = self._exception_for(self._cause)
+        cause = self._cause
+        if cause is self._icause and (len(self._stack) < 2 or type(self._stack[-2]) is not Caught):
+            exc = self._throwing_own(cause)
+        else:
+            exc = self._exception_for(cause)
         yielded: Any = None
         try:
             yielded = coro.throw(exc)
             outcome: Any = NEXT
+            if self._thrown is not None:
+                self._mark()
         except StopIteration as stop:
+            if self._thrown is not None:
+                self._mark()
             self._stack.pop()
             outcome = stop.value
             coro = None
         except BaseException as raised:
-            self._stack.pop()
-            outcome = self._left(raised)
+            if self._thrown is not None and raised is exc:
+                outcome = self._passed()
+            else:
+                if self._thrown is not None:
+                    self._mark()
+                self._stack.pop()
+                outcome = self._left(raised)
             coro = None
         clear_await(exc.__traceback__)
         if coro is not None:
@@ -96,6 +109,37 @@ class WithBodies(Interruptible):
         del self, coro, exc, yielded  # see _drive
         return outcome
 
+    def _throwing_own(self, cause: Cause[Any]) -> BaseException:
+        """This fiber's own interrupt, for a body that has seen nothing yet. Most let it pass: the
+        record is made when one does not, or opens a region on its way.
+        """
+        exc = interrupt_error(cause.reasons[0])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a fiber's own cause holds interrupts only
+        self._delivered += 1
+        for face in self._rare.asked or ():
+            if self._mask <= face._depth:
+                face._must = False  # see _deliver
+        again = self._pend and not self._mask
+        if again:
+            self._pend = False
+        self._thrown = (exc, cause, again)
+        return exc
+
+    def _passed(self) -> Any:
+        """A body let its fiber's own interrupt pass, and nothing else happened in it."""
+        assert self._thrown is not None
+        _, cause, again = self._thrown
+        self._thrown = None
+        stack = self._stack
+        stack.pop()
+        if stack and type(stack[-1]) is Declares:
+            stack.pop()
+        if again:
+            self._pend = True
+            if not self._mask:
+                cause = landed(cause, self._own_cause())
+        self._cause = cause
+        return FAIL
+
     def _mark(self) -> Caught:
         """The record of the body on top of the stack."""
         stack = self._stack
@@ -103,6 +147,10 @@ class WithBodies(Interruptible):
         if type(below) is Caught:
             return below
         mark = Caught()
+        if self._thrown is not None:
+            mark.exc, mark.cause, mark.rearm = self._thrown
+            mark.own = mark.cause
+            self._thrown = None
         stack.insert(-1, mark)
         return mark
 
@@ -130,10 +178,9 @@ class WithBodies(Interruptible):
     def _deliver(self, mark: Caught, cause: Cause[Any]) -> None:
         """The fiber's own interrupt goes into the body of ``mark``."""
         mark.own = cause
-        rare = self._own_rare()
-        rare.delivered += 1
+        self._delivered += 1
         # Both asked for in one tick are one CancelledError, as two cancel() calls are.
-        for face in rare.asked or ():
+        for face in self._rare.asked or ():
             if self._mask <= face._depth:
                 face._must = False
         if self._pend and not self._mask:
@@ -182,4 +229,10 @@ class WithBodies(Interruptible):
         return FAIL
 
 
-hand_over(slow_future_done=_went_on)
+hand_over(
+    slow_future_done=_went_on,
+    slow_throw=WithBodies._throw_into,
+    CancelledError=CancelledError,
+    Caught=Caught,
+    Declares=Declares,
+)

@@ -64,10 +64,9 @@ class EndFibers(Node, Wait, Observer):
                 if target._queue.loop is not loop:
                     # Asked for there: its mask may be another by then.
                     target._elsewhere(functools.partial(target._interrupt_here, why, again))
+                elif queue.depth < SHALLOW_CALLS:
+                    target._interrupt_here(why, again)
                 elif target._ask(why, again) and target is not fiber and target._cut_loose():
-                    if queue.depth < SHALLOW_CALLS:
-                        target._drive()
-                        continue
                     fiber._cont = self
                     fiber._switch = target
                     return True

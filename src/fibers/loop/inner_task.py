@@ -167,7 +167,7 @@ class InnerTask(_Base):
         that a timeout expiring in the same tick can't take it for its own (PD2).
         """
         fiber = self._ref()
-        return self._num if fiber is None else self._num + min(1, fiber._rare.delivered)
+        return self._num if fiber is None else self._num + min(1, fiber._delivered)
 
     def uncancel(self) -> int:
         if self._num > 0:
@@ -179,7 +179,7 @@ class InnerTask(_Base):
                 if fiber is not None and fiber._rare.asked is not None:
                     asked = fiber._rare.asked
                     asked[:] = [face for face in asked if face is not self]
-        elif (fiber := self._ref()) is not None and fiber._rare.delivered:
+        elif (fiber := self._ref()) is not None and fiber._delivered:
             self._gave_back = fiber._queue.steps
         return self.cancelling()
 

@@ -23,6 +23,7 @@ from fibers.cause import (
 )
 from fibers.loop import hooks
 from fibers.loop.judging import task_cancel
+from fibers.loop.native import hand_over, twins
 from fibers.loop.protocol import FAIL, Wait
 from fibers.loop.state import FiberState
 from fibers.loop.states import ENDED, NESTING_LIMIT_CALLS, READY, RUNNING, SUSPENDED
@@ -33,6 +34,15 @@ if TYPE_CHECKING:
     from fibers.loop.inner_task import InnerTask
 
 
+def _interrupt(
+    fiber: Interruptible, why: Interrupt, again: bool = False, *, here: bool = False
+) -> None:
+    if fiber._ask(why, again):
+        fiber._unwind(here=here)
+    del fiber  # see _drive
+
+
+@twins("_interrupt_here")
 class Interruptible(FiberState):
     """A fiber that can be asked to end."""
 
@@ -167,8 +177,7 @@ class Interruptible(FiberState):
         del self  # see _drive
 
     def _interrupt_here(self, why: Interrupt, again: bool = False, *, here: bool = False) -> None:
-        if self._ask(why, again):
-            self._unwind(here=here)
+        _interrupt(self, why, again, here=here)
         del self  # see _drive
 
     def _elsewhere(self, f: Callable[[], None]) -> None:
@@ -206,3 +215,6 @@ class Interruptible(FiberState):
             self._drive()
         elif face._must:
             self._attn = True
+
+
+hand_over(slow_interrupt=_interrupt, Interrupt=Interrupt, Cause=Cause)

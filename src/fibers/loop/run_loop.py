@@ -321,6 +321,8 @@ class FiberCore(WithBodies):
 
     def _told(self, cause: Cause[Any]) -> Cause[Any]:
         """The cause of this fiber's end, as others see it."""
+        if len(cause.reasons) == 1 and type(cause.reasons[0]) is Interrupt:
+            return cause
         cause = published(cause)
         if self._rare.task is None:
             # In a plain task the exception itself decides, where it is raised.

@@ -36,7 +36,7 @@ _ids = itertools.count(1)
 class Rare:
     """What hardly any fiber has, in one slot: all others share the one that says "nothing"."""
 
-    __slots__ = ("asked", "closing", "cut", "delivered", "name", "region", "task", "unheard")
+    __slots__ = ("asked", "closing", "cut", "name", "region", "task", "unheard")
 
     def __init__(self) -> None:
         # Inner tasks with cancel() requests not given back.
@@ -45,8 +45,6 @@ class Rare:
         self.closing: tuple[EndFibers, ...] | None = None
         # Interrupted, and what its body awaits has to end first.
         self.cut = False
-        # How often the fiber's own interrupt was thrown into a body.
-        self.delivered = 0
         self.name: str | None = None
         # The innermost open region of a body (PD17).
         self.region: Any = None
@@ -71,6 +69,7 @@ class _Fields:
         "_children",
         "_cont",
         "_ctx",
+        "_delivered",
         "_env",
         "_exit",
         "_face",
@@ -92,6 +91,7 @@ class _Fields:
         "_stale",
         "_state",
         "_switch",
+        "_thrown",
         "_wait",
         "id",
     )
@@ -134,6 +134,10 @@ class _Fields:
         self._icause: Cause[Any] | None = None
         self._pend = False
         self._attn = False
+        # How often the fiber's own interrupt was thrown into a body; what was thrown, with its
+        # cause and whether it lands again, while the body has neither let it pass nor handled it.
+        self._delivered = 0
+        self._thrown: tuple[BaseException, Cause[Any], bool] | None = None
         # The rest of a primitive that switched to another fiber: it is over before anything lands.
         self._cont: Node | None = None
         self._face = InnerTask(self, mask)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # every fiber is a FiberCore
