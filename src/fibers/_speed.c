@@ -29,7 +29,7 @@ enum { CHILD, DETACHED, IN_SCOPE };
     X(NEXT) X(FAIL) X(SUSPEND) X(SWITCH) X(DONE) X(Node) X(InnerTask) X(JoinWait)        \
     X(Fork) X(Body) X(Succeed) X(Scope) X(EMPTY) X(NOTHING_RARE) X(NOTHING_TOLD)         \
     X(current_tasks) X(this_thread) X(task_set) X(Future) X(Task)                        \
-    X(slow_current_task) X(slow_future_done) X(slow_interrupt) X(slow_throw) X(enter_body)   \
+    X(slow_future_done) X(slow_interrupt) X(slow_throw) X(enter_body)   \
     X(Interrupt) X(Cause) X(CancelledError) X(Caught) X(Declares)
 #define DECLARE(name) static PyObject *s_##name;
 FOREIGN(DECLARE)
@@ -110,6 +110,7 @@ static _Thread_local Fiber *running;
 static long long last_id = 0;
 
 #define IS_NONE(o) ((o) == NULL || (o) == Py_None)
+#define IS_INNER(o) ((o) != NULL && PyObject_TypeCheck((o), &Inner_Type))
 #define IS_FIBER(o) PyObject_TypeCheck((o), &Fiber_Type)
 
 static inline PyObject *
@@ -223,11 +224,14 @@ inside(void)
     return fiber;
 }
 
+/* hooks.task_of_step. */
 static PyObject *
-current_task(PyObject *module, PyObject *unused)
+task_of_step(PyObject *module, PyObject *unused)
 {
-    Fiber *fiber = inside();
-    return fiber != NULL ? Py_NewRef(fiber->face) : PyObject_CallNoArgs(s_slow_current_task);
+    if (running == NULL)
+        Py_RETURN_NONE;
+    PyObject *found = get_current(((Queue *)running->queue)->loop);
+    return found == NULL ? Py_NewRef(Py_None) : found;
 }
 
 /* ------------------------------------------------------------------ making a fiber */
@@ -452,7 +456,7 @@ static PyObject *
 end(Fiber *self, int ok, PyObject *value)
 {
     Queue *queue = (Queue *)self->queue;
-    if ((!ok && !is_one_interrupt(value)) ||
+    if ((!ok && !is_one_interrupt(value)) || !IS_INNER(self->face) ||
         (!IS_NONE(self->children) && PyDict_GET_SIZE(self->children)))
         return PyObject_CallMethodObjArgs((PyObject *)self, n__end, ok ? Py_True : Py_False, value,
                                           NULL);
@@ -556,7 +560,8 @@ enter(Fiber *fiber, Body *body)
     if (!IS_NONE(body->declares))
         bad = stack_push(fiber, body->declares);
     if (!bad) {
-        if (PyCoro_CheckExact(coro) && ((Inner *)fiber->face)->depth == fiber->mask)
+        if (PyCoro_CheckExact(coro) && IS_INNER(fiber->face) &&
+            ((Inner *)fiber->face)->depth == fiber->mask)
             bad = stack_push(fiber, coro);
         else {
             PyObject *none = PyObject_CallFunctionObjArgs(s_enter_body, fiber, coro, NULL);
@@ -1678,7 +1683,7 @@ static PyMethodDef module_methods[] = {
     {"setup", (PyCFunction)(void (*)(void))setup, METH_VARARGS | METH_KEYWORDS,
      "Take over what the Python side defines."},
     {"missing", missing, METH_NOARGS, "Names that setup() was not given yet."},
-    {"current_task", current_task, METH_NOARGS, "hooks.current_task, without frames."},
+    {"task_of_step", task_of_step, METH_NOARGS, "hooks.task_of_step, without a frame."},
     {NULL},
 };
 

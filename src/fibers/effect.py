@@ -16,7 +16,6 @@ from typing_extensions import ParamSpec, TypeVar
 
 from fibers.cause import Cause, Die, Fail, UnknownError
 from fibers.duration import Duration, checked_seconds, text_of
-from fibers.loop import hooks
 from fibers.loop.hooks import task_in, this_thread
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.native import hand_over, speed, twins
@@ -92,8 +91,9 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, Any, A_co]:
-        # The first half of hooks.current_task() in place: a call would be a good part of an await.
-        if type(task_in(this_thread.loop)) is InnerTask or type(hooks.current_task()) is InnerTask:
+        # hooks.task_of_step() in place: a call would be a good part of an await.
+        loop = this_thread.loop
+        if type(this_thread.task if loop is None else task_in(loop)) is InnerTask:
             return (yield self)  # type: ignore[no-any-return]  # a cast would cost a call at each await
         return (yield from self._await_outside())
 

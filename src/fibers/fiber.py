@@ -82,8 +82,9 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         return _Join(self, as_exit=False)
 
     def __await__(self) -> Generator[Any, Any, A_co]:
-        inside = task_in(this_thread.loop)
-        if type(inside) is InnerTask or type(inside := hooks.current_task()) is InnerTask:
+        loop = this_thread.loop
+        inside = this_thread.task if loop is None else task_in(loop)
+        if type(inside) is InnerTask:
             if self._state == ENDED and self._ok and not inside._fiber._attn:
                 # Its value without a way through the run loop. But an interrupt of the one that
                 # waits lands here (WI2), and nobody gets for ever what costs no turn (WI9).
@@ -379,8 +380,8 @@ class AsyncFiberError(Exception):
 
 def current_fiber() -> Fiber[Any, Any] | None:
     """The fiber whose code runs now, or None."""
-    task = hooks.current_task()
-    return cast("Fiber[Any, Any]", task._fiber) if type(task) is InnerTask else None
+    task = hooks.task_of_step()
+    return task._fiber if type(task) is InnerTask else None  # type: ignore[return-value]  # pyright: ignore[reportReturnType]  # every fiber is a Fiber
 
 
 def value_or_raise(fiber: Fiber[A, Any]) -> A:

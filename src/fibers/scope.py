@@ -143,19 +143,16 @@ class Scope:
 
         RuntimeError where no event loop runs, and beyond 100 immediate starts inside each other.
         """
-        forker = current_fiber()
-        frame = sys._getframe(1)
-        fiber = root.new_fiber(
-            eff,
-            mask=fork.mask_of(forker, uninterruptible),
-            site=(frame.f_code, frame.f_lasti),
-        )
-        by = None if forker is None else forker.id
-        fork.fork_now(fiber, self, by, immediate=start_immediately)
+        mask = 0
+        if uninterruptible is not False:
+            mask = fork.mask_of(current_fiber(), uninterruptible)
+        at = sys._getframe(1)
+        fiber = root.new_fiber(eff, mask=mask, site=(at.f_code, at.f_lasti))
         try:
+            fork.fork_now(fiber, self, current_fiber, immediate=start_immediately)
             return fiber
         finally:
-            del fiber, forker, frame  # see FiberCore._drive
+            del fiber, at  # see FiberCore._drive
 
     def fork_scope(self, strategy: Strategy = "sequential") -> Scope:
         """A child scope at this place in the order; closing it first takes it out (SO5). Of a

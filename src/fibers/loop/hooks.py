@@ -89,6 +89,12 @@ else:
         return before
 
 
+def task_of_step() -> Any:
+    """The current task where a fiber's step runs below, else None: enough to find that fiber."""
+    loop = this_thread.loop
+    return this_thread.task if loop is None else task_in(loop)
+
+
 def current_task() -> Any:
     """The current task, fiber's inner task or asyncio's, or None; never raises."""
     task = task_in(this_thread.loop)
@@ -106,9 +112,8 @@ if speed is not None:
         task_set=getattr(_tasks, "_scheduled_tasks" if _3_12 else "_all_tasks"),
         Future=asyncio.Future,
         Task=asyncio.Task,
-        slow_current_task=current_task,
     )
-    current_task = speed.current_task
+    task_of_step = speed.task_of_step
 
 
 def context_of(task: Any) -> Any:

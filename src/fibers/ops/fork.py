@@ -12,6 +12,7 @@ from fibers.loop.states import ENDED, NESTING_LIMIT_CALLS, SHALLOW_CALLS
 from fibers.ops.wait import WaitForEnds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType
 
     from fibers.loop.run_loop import FiberCore
@@ -148,21 +149,26 @@ class _AfterFirstSegment(Node):
         return _look_at_scope(fiber, self.child, self.scope)
 
 
-def fork_now(child: FiberCore, scope: Owner, by: int | None, *, immediate: bool) -> None:
+def fork_now(
+    child: FiberCore,
+    scope: Owner,
+    forker: Callable[[], FiberCore | None],
+    *,
+    immediate: bool,
+) -> None:
     """The same as a plain call, at the edge and from sync callbacks: it nests (PD16)."""
     child._owner = scope
-    why = Interrupt(by, SCOPE_CLOSED)
-    closed = scope._is_closed
-    if closed and (child._mask or not immediate):
-        stillborn(child, why)
-        return
-    if not immediate:
-        scope._hold(child)
-        child._queue.push(child)
-        return
+    if not immediate or child._mask:
+        if scope._is_closed:
+            stillborn(child, _closed_by(forker()))
+            return
+        if not immediate:
+            scope._hold(child)
+            child._queue.push(child)
+            return
     if child._queue.depth >= NESTING_LIMIT_CALLS:
-        if closed:
-            stillborn(child, why)
+        if scope._is_closed:
+            stillborn(child, _closed_by(forker()))
             return
         child._owner = None
         raise RuntimeError(
@@ -172,10 +178,14 @@ def fork_now(child: FiberCore, scope: Owner, by: int | None, *, immediate: bool)
     child._drive()
     if child._state != ENDED:
         if scope._is_closed:
-            child._interrupt_here(why)
+            child._interrupt_here(_closed_by(forker()))
         else:
             scope._hold(child)
     del child  # see FiberCore._drive
+
+
+def _closed_by(forker: FiberCore | None) -> Interrupt:
+    return Interrupt(None if forker is None else forker.id, SCOPE_CLOSED)
 
 
 class AwaitChildrenOp(Node):
