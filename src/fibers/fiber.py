@@ -85,7 +85,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         loop = this_thread.loop
         inside = this_thread.task if loop is None else task_in(loop)
         if type(inside) is InnerTask:
-            if self._state == ENDED and self._ok and not inside._fiber._attn:
+            if self._state == ENDED and self._ok and not inside._fiber._attn:  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]  # current: it has one
                 # Its value without a way through the run loop. But an interrupt of the one that
                 # waits lands here (WI2), and nobody gets for ever what costs no turn (WI9).
                 queue = self._queue
@@ -185,7 +185,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         if not self._seen and self._is_failure():
             # Only such a fiber has anything to say when its last reference goes. With __del__ in
             # every fiber, each would pay for a call at its end.
-            self.__class__ = _UnseenFailure
+            self.__class__ = _UnseenFailure  # pyright: ignore[reportAttributeAccessIssue]  # same fields, one method more
             if owner is not None:
                 owner._note_unheard(self)
 

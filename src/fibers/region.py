@@ -74,9 +74,7 @@ class _Region(AbstractContextManager["Restore"]):
         self._mark = None
         if fiber.get_coro() is fiber._stack[-1]:
             self._mark = fiber._mark()
-            if self._mark.regions is None:
-                self._mark.regions = []
-            self._mark.regions.append(self)
+            self._mark.enter(self)
         fiber._own_rare().region = self
         _set(fiber, self._mask + 1, InnerTask(fiber, self._mask + 1))
         return self._make_restore
@@ -91,7 +89,7 @@ class _Region(AbstractContextManager["Restore"]):
             raise RuntimeError("uninterruptible() regions were left out of order: nest them")
         mark = self._mark
         if mark is not None:
-            mark.regions.remove(self)
+            mark.leave(self)
         # A failure's traceback may keep the body's locals, and restore among them: no way on from
         # there to the fiber (PD13).
         self._fiber = self._mark = None

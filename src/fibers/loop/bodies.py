@@ -218,7 +218,7 @@ class WithBodies(Interruptible):
                 cause = Cause((reason,))
             forget_traceback(exc)
         if mark is not None:
-            broken = mark.close_regions(self)
+            broken = mark.close_regions(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # every fiber is a FiberCore
             if broken is not None:
                 cause = cause.combine(Cause((Die(broken),)))
             if mark.rearm:

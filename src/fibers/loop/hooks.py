@@ -47,7 +47,7 @@ class _ThisThread(threading.local):
 this_thread = _ThisThread()
 
 
-def put_offline(_loop: None, task: Any) -> None:
+def put_offline(_loop: Any, task: Any) -> None:
     """``put_current`` where no loop runs."""
     this_thread.task = task
 

@@ -123,7 +123,7 @@ class Interruptible(FiberState):
         wait = self._wait
         if isinstance(wait, Wait):
             self._wait = None
-            wait._abandon(self)
+            wait._abandon(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # every fiber is a FiberCore
             return True
         # A future that a body awaits directly is cancelled first, as asyncio does. Without the
         # callback: its call would be late, and a second step.
@@ -209,7 +209,7 @@ class Interruptible(FiberState):
                 return
             face._must = False
             wait, self._wait = self._wait, None
-            wait._abandon(self)
+            wait._abandon(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # every fiber is a FiberCore
             self._cause = Cause((TaskCancel(face._make_cancelled_error()),))
             self._rv = FAIL
             self._drive()

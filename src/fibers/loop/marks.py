@@ -48,6 +48,15 @@ class Caught(Frame):
         # The last one: a shared object may have failed before and died now.
         return next((r for r in reversed(self.seen or ()) if _error_in(r) is exc), None)
 
+    def enter(self, region: Any) -> None:
+        if self.regions is None:
+            self.regions = []
+        self.regions.append(region)
+
+    def leave(self, region: Any) -> None:
+        if self.regions is not None:
+            self.regions.remove(region)
+
     def close_regions(self, fiber: FiberCore) -> BaseException | None:
         """Regions that the body left open: closed here, and a defect (PD17)."""
         if not self.regions:

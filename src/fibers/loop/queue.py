@@ -189,7 +189,7 @@ def queue_of(loop: asyncio.AbstractEventLoop) -> ReadyQueue:
 
 
 def use_queue(loop: asyncio.AbstractEventLoop, queue: ReadyQueue) -> None:
-    """Let fibers of ``loop`` wait in ``queue``. For loops of tests, before anything runs in them."""
+    """Let fibers of ``loop`` wait in ``queue``: for loops of tests, before anything runs there."""
     setattr(loop, _ON_LOOP, queue)
 
 

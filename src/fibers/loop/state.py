@@ -97,6 +97,10 @@ class _Fields:
     )
 
     id: int
+    _mask: int
+    _base_mask: int
+    _stale: int
+    _delivered: int
     _ctx: contextvars.Context
     _env: dict[str, Any]
     _face: InnerTask
