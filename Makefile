@@ -18,12 +18,13 @@ CODE := $(wildcard src tests tools bench examples docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help announce run test check bench spec drill flake lock docs clean base dev local
+.PHONY: help announce run test check bench native spec drill flake lock docs clean base dev local
 
 help:
 	@echo "run    serve with the local model        test   the whole suite (no model, no network)"
 	@echo "check  format, lint, types, layers, docs flake  lifecycle tests, repeated and under load"
 	@echo "spec   semantics that no test pins       bench  the benchmarks"
+	@echo "native compiles the hot paths; FIBERS_PURE=1 does without"
 	@echo "drill  the server, ended in every way   docs   the pages, in build/docs"
 	@echo "lock   the lock files, anew              clean  remove all that was built"
 
@@ -78,6 +79,9 @@ bench: dev
 	@if [ -f bench/run.py ]; then $(BIN)/python bench/run.py; \
 	else echo "there is no bench/run.py in this version" >&2; exit 1; fi
 
+native: dev
+	$(BIN)/python -m tools.native
+
 spec: dev
 	@$(BIN)/python -m tools.spec
 
@@ -104,6 +108,7 @@ lock: | $(BIN)/python
 	rm -rf $(VENV)-lock
 
 clean:
+	rm -f src/fibers/_speed.*.so
 	rm -rf .venv .venv-* build dist .spec .coverage .mypy_cache .pytest_cache .ruff_cache \
 		.hypothesis .import_linter_cache
 	find src tests tools docs bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

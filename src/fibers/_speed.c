@@ -1,6 +1,6 @@
 /* The run loop's hot paths in C: what fibers.loop says in Python, for the cases that are common.
  *
- * Built on request only (see docs/native.md); without it the package is pure Python and behaves the
+ * Built on request only (see docs/development/native.md); without it the package is pure Python and behaves the
  * same. The rules of this file:
  *
  * - One meaning, two speeds. A function here has a twin in Python and takes the cases that need no

@@ -1,4 +1,4 @@
-"""The C twin of the hot paths, where it was built and is wanted; see docs/native.md.
+"""The C twin of the hot paths, where it was built and is wanted; see docs/development/native.md.
 
 Nothing but speed depends on it. A class with a twin takes its fields from there, and loses the
 methods that the twin has: one decorator says which.
