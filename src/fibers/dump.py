@@ -57,8 +57,8 @@ def describe(fiber: FiberCore) -> str:
     """One line on one fiber."""
     owner = fiber._owner
     parts = [f"#{fiber.id}", STATE_NAMES[fiber._state]]
-    if fiber._rare.name is not None:
-        parts.insert(1, fiber._rare.name)
+    if fiber._name is not None:
+        parts.insert(1, fiber._name)
     if fiber._mask:
         parts.append("masked")
     if fiber._icause is not None:

@@ -307,7 +307,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
             how = "succeeded" if self._ok else f"ended: {self._result}"
         else:
             how = STATE_NAMES[self._state]
-        name = "" if self._rare.name is None else f" {self._rare.name}"
+        name = "" if self._name is None else f" {self._name}"
         return f"<Fiber #{self.id}{name} {how}>"
 
 

@@ -96,7 +96,7 @@ def _host(eff: Effect[Any, Any]) -> Generator[Any, Any, Any]:
     before = None if shared is not None else contextvars.copy_context()
     own = shared if before is None else before.copy()
     fiber = new_fiber(eff, context=own, env=DEFAULT_ENV)
-    fiber._own_rare().task = task
+    fiber._task = task
     try:
         fiber._drive(here=shared is not None)
         if fiber._state != ENDED:
@@ -105,7 +105,7 @@ def _host(eff: Effect[Any, Any]) -> Generator[Any, Any, Any]:
     finally:
         if before is not None and own is not None and own != before:
             _set_again(own)
-        fiber._own_rare().task = None
+        fiber._task = None
         del fiber, task, shared, own, before
 
 

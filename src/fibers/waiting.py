@@ -16,7 +16,7 @@ from fibers.loop.run_loop import ENDED, FiberCore
 
 def leads_to(start: FiberCore, closer: FiberCore) -> bool:
     """Can ``start`` not end before ``closer`` has?"""
-    task = closer._rare.task
+    task = closer._task
     if not closer._observers and task is None and not isinstance(closer._owner, FiberCore):
         return start is closer  # nobody waits for it
     seen: set[int] = set()

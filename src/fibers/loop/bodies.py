@@ -79,6 +79,7 @@ class WithBodies(Interruptible):
             exc = self._throwing_own(cause)
         else:
             exc = self._exception_for(cause)
+        del cause  # what is thrown leads to this frame
         yielded: Any = None
         try:
             yielded = coro.throw(exc)

@@ -48,7 +48,6 @@ class Rare:
         self.name: str | None = None
         # The innermost open region of a body (PD17).
         self.region: Any = None
-        # The plain task whose root this fiber is (PD12).
         self.task: Any = None
         # Failures of children that nobody has looked at.
         self.unheard: Unheard | None = None
@@ -176,6 +175,23 @@ class FiberState(_Base):
             rare = self._rare = Rare()
         return rare
 
+    @property
+    def _name(self) -> str | None:
+        return self._rare.name
+
+    @_name.setter
+    def _name(self, value: str | None) -> None:
+        self._own_rare().name = value
+
+    @property
+    def _task(self) -> Any:
+        """The plain task whose root this fiber is (PD12)."""
+        return self._rare.task
+
+    @_task.setter
+    def _task(self, value: Any) -> None:
+        self._own_rare().task = value
+
     # ------------------------------------------------------------------ suspending and waking
 
     def _suspend(self, wait: Any) -> Signal:
@@ -266,11 +282,11 @@ class FiberState(_Base):
 
     def get_name(self) -> str:
         """Its name, ``fiber-<id>`` unless ``set_name`` gave another."""
-        return self._rare.name or f"fiber-{self.id}"
+        return self._name or f"fiber-{self.id}"
 
     def set_name(self, value: object) -> None:
         """Name it, for dumps and for asyncio's debug messages."""
-        self._own_rare().name = str(value)
+        self._name = str(value)
 
     def get_coro(self) -> Any:
         """The innermost coroutine of this fiber, or None."""
