@@ -30,7 +30,7 @@ enum { CHILD, DETACHED, IN_SCOPE };
     X(Fork) X(Body) X(Succeed) X(Scope) X(EMPTY) X(NOTHING_RARE) X(NOTHING_TOLD)         \
     X(current_tasks) X(this_thread) X(task_set) X(Future) X(Task)                        \
     X(slow_future_done) X(slow_interrupt) X(slow_throw) X(enter_body)   \
-    X(Interrupt) X(Cause) X(CancelledError) X(Caught) X(Declares)
+    X(Fiber) X(Interrupt) X(Cause) X(CancelledError) X(Caught) X(Declares)
 #define DECLARE(name) static PyObject *s_##name;
 FOREIGN(DECLARE)
 
@@ -41,7 +41,7 @@ FOREIGN(DECLARE)
     X(closing) X(add_done_callback) X(context) X(get_loop) X(_asyncio_future_blocking)   \
     X(_await_outside) X(_await_breather) X(data) X(_remove) X(_pending_removals)         \
     X(_commit_removals) X(reasons) X(by) X(reason) X(asked) X(_abandon) X(remove_done_callback) \
-    X(cancel) X(done) X(throw) X(_mark) X(_unwind) X(__fiber_interrupt__)
+    X(cancel) X(done) X(throw) X(_mark) X(_unwind) X(_yield_turn) X(_register) X(__fiber_interrupt__)
 #define DECLARE_NAME(name) static PyObject *n_##name;
 NAMES(DECLARE_NAME)
 static PyObject *kw_context; /* ("context",) */
@@ -111,6 +111,8 @@ static long long last_id = 0;
 
 #define IS_NONE(o) ((o) == NULL || (o) == Py_None)
 #define IS_INNER(o) ((o) != NULL && PyObject_TypeCheck((o), &Inner_Type))
+/* A subclass of Fiber may have its own idea of a suspension or an end: it is asked by name. */
+#define IS_PLAIN(fiber) Py_IS_TYPE((fiber), (PyTypeObject *)s_Fiber)
 #define IS_FIBER(o) PyObject_TypeCheck((o), &Fiber_Type)
 
 static inline PyObject *
@@ -364,12 +366,24 @@ enroll(Fiber *self)
     return IS_NONE(queue->loop) ? 0 : note_task(self, 1);
 }
 
+static int
+enroll_first(Fiber *self)
+{
+    if (self->registered)
+        return 0;
+    if (IS_PLAIN(self))
+        return enroll(self);
+    PyObject *none = PyObject_CallMethodNoArgs((PyObject *)self, n__register);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 0;
+}
+
 static PyObject *
 suspend(Fiber *self, PyObject *wait)
 {
     put(&self->wait, Py_NewRef(wait));
     self->state = SUSPENDED;
-    if (!self->registered && enroll(self) < 0)
+    if (enroll_first(self) < 0)
         return NULL;
     if (self->rare != s_NOTHING_RARE) {
         PyObject *closing = PyObject_GetAttr(self->rare, n_closing);
@@ -396,7 +410,7 @@ static PyObject *
 yield_turn(Fiber *self)
 {
     self->state = READY;
-    if (!self->registered && enroll(self) < 0)
+    if (enroll_first(self) < 0)
         return NULL;
     if (push_next_turn((Queue *)self->queue, (PyObject *)self) < 0)
         return NULL;
@@ -456,7 +470,7 @@ static PyObject *
 end(Fiber *self, int ok, PyObject *value)
 {
     Queue *queue = (Queue *)self->queue;
-    if ((!ok && !is_one_interrupt(value)) || !IS_INNER(self->face) ||
+    if (!IS_PLAIN(self) || !IS_INNER(self->face) || (!ok && !is_one_interrupt(value)) ||
         (!IS_NONE(self->children) && PyDict_GET_SIZE(self->children)))
         return PyObject_CallMethodObjArgs((PyObject *)self, n__end, ok ? Py_True : Py_False, value,
                                           NULL);
@@ -578,7 +592,7 @@ fork_fiber(Fiber *fiber, Fork *fork)
 {
     Queue *queue = (Queue *)fiber->queue;
     PyObject *home = NULL; /* a scope's entries */
-    if (fork->masked != Py_False || (fork->immediate && queue->depth >= SHALLOW_CALLS))
+    if (!IS_PLAIN(fiber) || fork->masked != Py_False || (fork->immediate && queue->depth >= SHALLOW_CALLS))
         goto twin;
     if (fork->mode == IN_SCOPE) {
         if (fork->immediate || !Py_IS_TYPE(fork->owner, (PyTypeObject *)s_Scope))
@@ -663,6 +677,8 @@ evaluate(Fiber *fiber, PyObject *node)
 static PyObject *
 await_future(Fiber *self, PyObject *yielded)
 {
+    if (!IS_PLAIN(self))
+        goto twin;
     if (yielded == Py_None) {
         put(&self->rv, NULL);
         return yield_turn(self);
@@ -708,6 +724,8 @@ throw_into(Fiber *self, PyObject *coro)
 {
     PyObject *cause = self->cause;
     Py_ssize_t n = PyList_GET_SIZE(self->stack);
+    if (!IS_PLAIN(self))
+        return PyObject_CallMethodOneArg((PyObject *)self, n__throw_into, coro);
     if (cause == NULL || cause != self->icause || self->rare != s_NOTHING_RARE ||
         (n > 1 && Py_IS_TYPE(PyList_GET_ITEM(self->stack, n - 2), (PyTypeObject *)s_Caught)))
         return PyObject_CallFunctionObjArgs(s_slow_throw, self, coro, NULL);
@@ -860,11 +878,9 @@ Fiber_interrupt_here(Fiber *self, PyObject *const *args, Py_ssize_t n, PyObject 
 {
     if (self->state == ENDED)
         Py_RETURN_NONE;
-    if (n != 1 || names != NULL || !IS_NONE(self->icause) ||
-        !Py_IS_TYPE(args[0], (PyTypeObject *)s_Interrupt)) {
-        if (n == 2 && names == NULL && args[1] == Py_False && IS_NONE(self->icause) &&
-            Py_IS_TYPE(args[0], (PyTypeObject *)s_Interrupt))
-            goto first;
+    int first = names == NULL && (n == 1 || (n == 2 && args[1] == Py_False)) && IS_PLAIN(self) &&
+                IS_NONE(self->icause) && Py_IS_TYPE(args[0], (PyTypeObject *)s_Interrupt);
+    if (!first) {
         PyObject *all[4] = {(PyObject *)self};
         Py_ssize_t total = n + (names == NULL ? 0 : PyTuple_GET_SIZE(names));
         if (total > 3) {
@@ -875,7 +891,6 @@ Fiber_interrupt_here(Fiber *self, PyObject *const *args, Py_ssize_t n, PyObject 
             all[i + 1] = args[i];
         return PyObject_Vectorcall(s_slow_interrupt, all, n + 1, names);
     }
-first:;
     PyObject *by = PyObject_GetAttr(args[0], n_by);
     PyObject *reason = PyObject_GetAttr(args[0], n_reason);
     int done = by == NULL || reason == NULL ? -1 : interrupt(self, by, reason);
@@ -919,7 +934,9 @@ run_step(Fiber *self)
             if (value == s_NEXT) {
                 if (--ops == 0) {
                     put(&self->rv, value);
-                    value = yield_turn(self);
+                    value = IS_PLAIN(self)
+                                ? yield_turn(self)
+                                : PyObject_CallMethodNoArgs((PyObject *)self, n__yield_turn);
                     if (value == NULL)
                         continue;
                     return value;

@@ -15,7 +15,7 @@ from fibers.effect import Effect
 from fibers.loop import hooks
 from fibers.loop.hooks import task_in, this_thread
 from fibers.loop.inner_task import InnerTask
-from fibers.loop.native import twins
+from fibers.loop.native import hand_over, twins
 from fibers.loop.run_loop import (
     ENDED,
     OP_BUDGET_PRIMITIVES,
@@ -309,6 +309,9 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
             how = STATE_NAMES[self._state]
         name = "" if self._name is None else f" {self._name}"
         return f"<Fiber #{self.id}{name} {how}>"
+
+
+hand_over(Fiber=Fiber)
 
 
 class _UnseenFailure(Fiber[A_co, E_co]):

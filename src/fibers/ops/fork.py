@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from fibers.cause import Cause, Interrupt
@@ -91,8 +90,7 @@ class ForkOp(_ForkBase, Node):
         masked = self.masked
         mask = 0 if masked is False else mask_of(fiber, masked)
         queue = fiber._queue
-        # fiber._spawn in place: forking is all that many a primitive does.
-        child = type(fiber)(queue, self.first, copy_context(), fiber._env, mask, self.site)
+        child = fiber._spawn(self.first, mask, self.site)
         scope: Owner | None = None
         mode = self.mode
         if mode == CHILD:
