@@ -19,12 +19,13 @@ CODE := $(wildcard src tests tools bench examples docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help announce run test check bench conformance coverage spec drill flake lock docs clean base dev local
+.PHONY: help announce run test check bench native conformance coverage spec drill flake lock docs clean base dev local
 
 help:
 	@echo "run    serve with the local model        test   the whole suite (no model, no network)"
 	@echo "check  format, lint, types, layers, docs flake  lifecycle tests, repeated and under load"
 	@echo "spec   semantics that no test pins       bench  the benchmarks"
+	@echo "native compiles the hot paths; FIBERS_PURE=1 does without"
 	@echo "conformance  CPython's and anyio's own tests, with the task factory"
 	@echo "coverage  branch coverage of src/fibers, with what is missing"
 	@echo "drill  the server, ended in every way   docs   the pages, in build/docs"
@@ -81,6 +82,9 @@ bench: dev
 	@if [ -f bench/run.py ]; then $(BIN)/python bench/run.py; \
 	else echo "there is no bench/run.py in this version" >&2; exit 1; fi
 
+native: dev
+	$(BIN)/python -m tools.native
+
 conformance: dev
 	@$(BIN)/python -m tools.conformance $(ARGS)
 
@@ -117,6 +121,7 @@ lock: | $(BIN)/python
 	rm -rf $(VENV)-lock
 
 clean:
+	rm -f src/fibers/_speed.*.so
 	rm -rf .venv .venv-* build dist .spec .coverage .mypy_cache .pytest_cache .ruff_cache \
 		.hypothesis .import_linter_cache
 	find src tests tools docs bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -19,9 +19,10 @@ from typing_extensions import ParamSpec, TypeAliasType, TypeVar
 from fibers import missing, tracing
 from fibers.cause import Cause, Die, Fail, UnknownError
 from fibers.duration import Duration, checked_seconds, text_of
-from fibers.loop import hooks
+from fibers.loop.hooks import task_in, this_thread
 from fibers.loop.hosted_task import HostedTask
 from fibers.loop.inner_task import InnerTask
+from fibers.loop.native import hand_over, speed, twins
 from fibers.loop.protocol import FAIL, Frame, Node
 from fibers.loop.run_loop import Declares
 from fibers.ops import (
@@ -81,17 +82,26 @@ def host_in_tasks(host: Callable[[Effect[Any, Any]], Generator[Any, Any, Any]]) 
     _run_in_task = host
 
 
-def _site() -> fork.Site:
-    """Where the caller's caller stands: kept as code and offset, formatted when somebody asks."""
-    frame = sys._getframe(2)
-    return frame.f_code, frame.f_lasti
+# Where a fork stands is kept as code and offset, and formatted when somebody asks.
+_frame = sys._getframe
 
 
 _INSIDE = (InnerTask, HostedTask)
 """What is the current task while a fiber runs."""
 
 
-class Effect(Node, Generic[A_co, E_co]):
+class _Awaited:
+    """What has a compiled ``__await__`` where that was built."""
+
+    __slots__ = ()
+
+
+if not TYPE_CHECKING and speed is not None:
+    _Awaited = speed.Effect
+
+
+@twins("__await__")
+class Effect(_Awaited, Node, Generic[A_co, E_co]):
     """Work that gives an ``A`` or fails with an ``E``, described and not yet run.
 
         @effect(raises=NotFound)
@@ -105,10 +115,18 @@ class Effect(Node, Generic[A_co, E_co]):
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, Any, A_co]:
-        # No name for the task: a failure's traceback keeps this frame (PD13).
-        if type(hooks.current_task()) in _INSIDE:
+        # hooks.task_of_step() in place: a call would be a good part of an await. No name for task
+        # or loop: a failure's traceback keeps this frame (PD13).
+        if (
+            type(this_thread.task if this_thread.loop is None else task_in(this_thread.loop))
+            in _INSIDE
+        ):
             return (yield self)  # type: ignore[no-any-return]  # a cast would cost a call at each await
-        return (yield from _run_in_task(self))  # type: ignore[no-any-return]  # see above
+        return (yield from self._await_outside())
+
+    def _await_outside(self) -> Generator[Any, Any, A_co]:
+        """``__await__`` in a plain task."""
+        return _run_in_task(self)
 
     def __iter__(self) -> Generator[Effect[Any, E_co], Any, A_co]:
         # For generator bodies: `yield from`. What it says it yields carries the error type.
@@ -573,27 +591,17 @@ class Effect(Node, Generic[A_co, E_co]):
         ``start_immediately`` runs it to its first suspension before the fork returns.
         ``uninterruptible`` masks all of it; "inherit" takes the forker's state (WI7).
         """
-        return _Fork(
-            self,
-            "child",
-            None,
-            immediate=start_immediately,
-            uninterruptible=uninterruptible,
-            site=_site(),
-        )
+        at = _frame(1)
+        site = (at.f_code, at.f_lasti)
+        return _Fork(self, fork.CHILD, None, start_immediately, uninterruptible, site)
 
     def fork_detach(
         self, *, start_immediately: bool = False, uninterruptible: Uninterruptible = False
     ) -> Effect[Fiber[A_co, E_co], Never]:
         """Fork a fiber that nobody supervises; the runtime holds it until it ends (SU10)."""
-        return _Fork(
-            self,
-            "detach",
-            None,
-            immediate=start_immediately,
-            uninterruptible=uninterruptible,
-            site=_site(),
-        )
+        at = _frame(1)
+        site = (at.f_code, at.f_lasti)
+        return _Fork(self, fork.DETACHED, None, start_immediately, uninterruptible, site)
 
     def fork_in(
         self,
@@ -606,28 +614,19 @@ class Effect(Node, Generic[A_co, E_co]):
         nothing is started, except that ``start_immediately`` runs the body to its first suspension
         and interrupts it there, on_interrupt included, before the fork returns (FO1-FO4).
         """
-        return _Fork(
-            self,
-            "scope",
-            scope,
-            immediate=start_immediately,
-            uninterruptible=uninterruptible,
-            site=_site(),
-        )
+        at = _frame(1)
+        site = (at.f_code, at.f_lasti)
+        return _Fork(self, fork.IN_SCOPE, scope, start_immediately, uninterruptible, site)
 
     def fork_scoped(
         self, *, start_immediately: bool = False, uninterruptible: Uninterruptible = False
     ) -> Effect[Fiber[A_co, E_co], Never]:
         """``fork_in`` the scope in context."""
-        site = _site()
+        at = _frame(1)
+        site = (at.f_code, at.f_lasti)
         return _Access(lambda fiber: service_in(fiber, SCOPE_KEY)).flat_map(
             lambda scope: _Fork(
-                self,
-                "scope",
-                scope,
-                immediate=start_immediately,
-                uninterruptible=uninterruptible,
-                site=site,
+                self, fork.IN_SCOPE, scope, start_immediately, uninterruptible, site
             )
         )
 
@@ -1006,3 +1005,6 @@ class _Sequence(group.SequenceOp, Effect[Any, Any]):
 
 class _Workers(group.WorkersOp, Effect[Any, Any]):
     __slots__ = ()
+
+
+hand_over(Fork=_Fork, Body=_Body, Succeed=_Succeed)

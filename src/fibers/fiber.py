@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from asyncio import CancelledError, InvalidStateError
@@ -14,10 +15,19 @@ from fibers import unhandled
 from fibers.cause import Cause, FiberInterrupted, Interrupt
 from fibers.effect import Effect
 from fibers.loop import hooks, traps
+from fibers.loop.hooks import task_in, this_thread
 from fibers.loop.hosted_task import HostedTask
 from fibers.loop.inner_task import InnerTask
-from fibers.loop.run_loop import ENDED, STATE_NAMES, FiberCore, Observer
+from fibers.loop.native import hand_over, twins
+from fibers.loop.run_loop import (
+    ENDED,
+    OP_BUDGET_PRIMITIVES,
+    STATE_NAMES,
+    FiberCore,
+    Observer,
+)
 from fibers.ops import wait
+from fibers.ops.basic import BREATHER
 
 if TYPE_CHECKING:
     import contextvars
@@ -33,6 +43,7 @@ E_co = TypeVarWithDefault("E_co", bound=Exception, covariant=True, default=Never
 _log = logging.getLogger("fibers")
 
 
+@twins("__await__")
 class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
     """A running effect: the unit of ownership.
 
@@ -75,9 +86,37 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
 
     def __await__(self) -> Generator[Any, Any, A_co]:
         if traps.is_wait_for(sys._getframe(1)):
-            # It cancels what it waits for by being cancelled itself while it awaits it (3.12+).
-            ending = self.join().on_interrupt(lambda _: self.interrupt(by=None))
-            return ending.__await__()
+            return (yield from self._await_in_wait_for())
+        loop = this_thread.loop
+        inside = this_thread.task if loop is None else task_in(loop)
+        kind = type(inside)  # pyright: ignore[reportUnknownVariableType]  # any class
+        if kind is InnerTask or kind is HostedTask:
+            if self._state == ENDED and self._ok and not inside._fiber._attn:
+                # Its value without a way through the run loop. But an interrupt of the one that
+                # waits lands here (WI2), and nobody gets for ever what costs no turn (WI9).
+                queue = self._queue
+                if queue.gifts > 0:
+                    queue.gifts -= 1
+                    return self._result  # type: ignore[no-any-return]  # a cast would cost a call
+                return (yield from self._await_breather())
+            del loop, inside, kind  # a failure's traceback keeps this frame (PD13)
+            return (yield wait.JoinWait(self))  # type: ignore[no-any-return]  # see above
+        return (yield from self._await_outside())
+
+    def _await_in_wait_for(self) -> Generator[Any, Any, A_co]:
+        """``__await__`` by wait_for, which cancels what it waits for by being cancelled itself
+        while it awaits it (3.12+).
+        """
+        return self.join().on_interrupt(lambda _: self.interrupt(by=None)).__await__()
+
+    def _await_breather(self) -> Generator[Any, Any, A_co]:
+        """``__await__`` of an ended fiber, with a turn of the loop."""
+        self._queue.gifts = OP_BUDGET_PRIMITIVES
+        yield BREATHER
+        return cast("A_co", self._result)
+
+    def _await_outside(self) -> Generator[Any, Any, A_co]:
+        """``__await__`` in a plain task."""
         return self.join().__await__()
 
     def exit(self) -> Effect[Exit[A_co, E_co], Never]:
@@ -156,21 +195,22 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
     # ------------------------------------------------------------------ a failure nobody handles
 
     def _failed(self, owner: Any) -> None:
-        if not self._seen and owner is not None and self._is_failure():
-            owner._note_unheard(self)
+        if not self._seen and self._is_failure():
+            # Only such a fiber has anything to say when its last reference goes. With __del__ in
+            # every fiber, each would pay for a call at its end.
+            self.__class__ = _unseen_kind(type(self))  # same fields, one method more
+            if owner is not None:
+                owner._note_unheard(self)
 
     def _is_failure(self) -> bool:
-        return not self._ok and not self._result.has_interrupts_only
+        if self._ok or self._result is self._icause:
+            return False
+        return not self._result.has_interrupts_only
 
     def _report(self) -> None:
         if not self._seen:
             self._seen = True
             unhandled.report(self, self._result)
-
-    def __del__(self) -> None:
-        # Only a fiber that failed unseen has anything to say when its last reference goes.
-        if getattr(self, "_state", None) == ENDED and not self._seen and self._is_failure():
-            self._report()
 
     # ------------------------------------------------------------------ asyncio's view
 
@@ -284,6 +324,31 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         return f"<Fiber #{self.id}{name} {how}>"
 
 
+hand_over(
+    Fiber=Fiber,
+    slow_await=cast("Any", Fiber)._await_in_wait_for,
+    wait_for=asyncio.wait_for.__code__,
+)
+
+
+_unseen: dict[type, type] = {}
+
+
+def _unseen_kind(kind: type) -> type:
+    """``kind`` with a last word: the class of fibers that failed while nobody looked (PD8)."""
+    made = _unseen.get(kind)
+    if made is None:
+        made = type(
+            kind.__name__, (kind,), {"__slots__": (), "__del__": _tell, "__doc__": kind.__doc__}
+        )
+        _unseen[kind] = made
+    return made
+
+
+def _tell(fiber: Fiber[Any, Any]) -> None:
+    fiber._report()
+
+
 class _Callback(Observer):
     __slots__ = ("f",)
 
@@ -344,7 +409,7 @@ class AsyncFiberError(Exception):
 
 def current_fiber() -> Fiber[Any, Any] | None:
     """The fiber whose code runs now, or None."""
-    task = hooks.current_task()
+    task = hooks.task_of_step()
     if type(task) is InnerTask or type(task) is HostedTask:
         return cast("Fiber[Any, Any]", task._fiber)
     return None

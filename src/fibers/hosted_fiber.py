@@ -7,6 +7,7 @@ queue, which serves fibers in another order.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import weakref
 from asyncio import CancelledError, InvalidStateError
@@ -25,9 +26,9 @@ from fibers.ops.basic import SucceedOp
 
 if TYPE_CHECKING:
     import asyncio
-    import contextvars
     from collections.abc import Generator
 
+    from fibers.loop.protocol import Node
     from fibers.ops.fork import Site
 
 _NO_EFFECT = SucceedOp(None)
@@ -99,6 +100,10 @@ class HostedFiber(Fiber[Any, Exception]):
         self._rv = None
         self._own_turn = False
         self._fatal: BaseException | None = None
+
+    def _spawn(self, effect: Node, mask: int, site: Site) -> FiberCore:
+        # A task forks ordinary fibers: only what create_task makes stands for a coroutine.
+        return Fiber(self._queue, effect, contextvars.copy_context(), self._env, mask, site)
 
     # ------------------------------------------------------------------ steps, by the loop's turns
 

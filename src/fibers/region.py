@@ -35,7 +35,7 @@ def _set(fiber: FiberCore, mask: int, face: InnerTask) -> None:
     if fiber._face is not face:
         fiber._face = face
         hooks.swap_current(fiber._queue.loop, face)
-    if fiber._asked:
+    if fiber._rare.asked:
         fiber._attn = True
 
 
@@ -65,7 +65,7 @@ class _Region(AbstractContextManager["Restore"]):
             raise RuntimeError("this uninterruptible() was entered before: make a new one")
         fiber = self._fiber = _running("uninterruptible()")
         self._used = True
-        self._outer: Any = fiber._region
+        self._outer: Any = fiber._rare.region
         self._mask = fiber._mask
         self._face = fiber._face
         # An interrupt that this body handles already does not come up again for this region.
@@ -74,8 +74,8 @@ class _Region(AbstractContextManager["Restore"]):
         self._mark = None
         if fiber.get_coro() is fiber._stack[-1]:
             self._mark = fiber._mark()
-            self._mark.regions.append(self)
-        fiber._region = self
+            self._mark.enter(self)
+        fiber._own_rare().region = self
         _set(fiber, self._mask + 1, InnerTask(fiber, self._mask + 1))
         return self._make_restore
 
@@ -85,11 +85,11 @@ class _Region(AbstractContextManager["Restore"]):
         fiber = self._fiber
         if current_fiber() is not fiber or fiber is None:
             raise RuntimeError("an uninterruptible() region was left in another fiber")
-        if fiber._region is not self or self._restored is not None:
+        if fiber._rare.region is not self or self._restored is not None:
             raise RuntimeError("uninterruptible() regions were left out of order: nest them")
         mark = self._mark
         if mark is not None:
-            mark.regions.remove(self)
+            mark.leave(self)
         # A failure's traceback may keep the body's locals, and restore among them: no way on from
         # there to the fiber (PD13).
         self._fiber = self._mark = None
@@ -109,8 +109,10 @@ class _Region(AbstractContextManager["Restore"]):
         self._rearm(fiber)
 
     def _leave(self, fiber: FiberCore) -> None:
-        fiber._region = self._outer
+        fiber._own_rare().region = self._outer
+        inner = fiber._face
         _set(fiber, self._mask, self._face)
+        inner._part(fiber)
 
     def _rearm(self, fiber: FiberCore) -> None:
         """What was caught inside is pending again (IN12, IN15)."""
@@ -135,7 +137,7 @@ class _Restored(AbstractContextManager[None]):
         fiber = _running("restore()")
         if fiber is not region._fiber:
             raise RuntimeError("restore() belongs to a region of another fiber")
-        if fiber._region is not region or region._restored is not None:
+        if fiber._rare.region is not region or region._restored is not None:
             raise RuntimeError("restore() of a region that is not the innermost open one")
         if fiber._pend and not region._mask:
             own = fiber._own_cause()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fibers.clock import LIVE_CLOCK
 from fibers.fiber import Fiber, current_fiber
@@ -54,9 +54,7 @@ def new_fiber(
             on = queue.queue_of(loop)
     if env is None:
         env = DEFAULT_ENV if caller is None else caller._env
-    return cast(
-        "Fiber[A, E]",
-        _fiber_class(
-            on, eff, contextvars.copy_context() if context is None else context, env, mask, site
-        ),
-    )
+    if context is None:
+        context = contextvars.copy_context()
+    # A cast would be a call, on the edge's hot path.
+    return _fiber_class(on, eff, context, env, mask, site)

@@ -18,8 +18,10 @@ from fibers.cause import Cause, Die, FiberInterrupted, Interrupt, interrupt_of
 from fibers.effect import SCOPE_KEY, Effect, service_in
 from fibers.exit import failed, succeeded
 from fibers.fiber import Fiber, current_fiber
+from fibers.loop.native import hand_over
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node, outcome_of
 from fibers.loop.run_loop import ENDED, EndFibers, FiberCore, MaskEnd, Unheard
+from fibers.loop.states import SHALLOW_CALLS
 from fibers.ops import basic, body, fork
 from fibers.ops.wait import WaitForEnds
 
@@ -141,19 +143,16 @@ class Scope:
 
         RuntimeError where no event loop runs, and beyond 100 immediate starts inside each other.
         """
-        forker = current_fiber()
-        frame = sys._getframe(1)
-        fiber = root.new_fiber(
-            eff,
-            mask=fork.mask_of(forker, uninterruptible),
-            site=(frame.f_code, frame.f_lasti),
-        )
-        by = None if forker is None else forker.id
-        fork.fork_now(fiber, self, by, immediate=start_immediately)
+        mask = 0
+        if uninterruptible is not False:
+            mask = fork.mask_of(current_fiber(), uninterruptible)
+        at = sys._getframe(1)
+        fiber = root.new_fiber(eff, mask=mask, site=(at.f_code, at.f_lasti))
         try:
+            fork.fork_now(fiber, self, current_fiber, immediate=start_immediately)
             return fiber
         finally:
-            del fiber, forker, frame  # see FiberCore._drive
+            del fiber, at  # see FiberCore._drive
 
     def fork_scope(self, strategy: Strategy = "sequential") -> Scope:
         """A child scope at this place in the order; closing it first takes it out (SO5). Of a
@@ -216,6 +215,9 @@ class Scope:
     def __repr__(self) -> str:
         name = "" if self.name is None else f" {self.name!r}"
         return f"<{type(self).__name__}{name} {self.state}, {len(self._entries)} to finalize>"
+
+
+hand_over(Scope=Scope)
 
 
 def _exit_of_block(exc: BaseException | None) -> Exit[Any, Any]:
@@ -327,19 +329,26 @@ class _SequentialClose(_Closing):
         self.at = 0
 
     def go(self, fiber: FiberCore) -> Any:
-        while self.at < len(self.entries):
-            entry = self.entries[self.at]
-            self.at += 1
-            if isinstance(entry, FiberCore):
-                if entry._state == ENDED:
-                    continue
+        queue = fiber._queue
+        entry: FiberCore | _Finalizer | None = None
+        try:
+            while self.at < len(self.entries):
+                entry = self.entries[self.at]
+                self.at += 1
+                if isinstance(entry, FiberCore):
+                    if entry._queue is queue and queue.depth < SHALLOW_CALLS:
+                        entry._interrupt_here(self.why)
+                    if entry._state == ENDED:
+                        continue
+                    fiber._stack.append(self)
+                    fiber._next = EndFibers([entry], self.why, leads_to=waiting.leads_to)
+                    return NEXT
                 fiber._stack.append(self)
-                fiber._next = EndFibers([entry], self.why, leads_to=waiting.leads_to)
+                fiber._next = _RunFinalizerOp(entry.f, self.close.given)
                 return NEXT
-            fiber._stack.append(self)
-            fiber._next = _RunFinalizerOp(entry.f, self.close.given)
-            return NEXT
-        return self.finish(fiber)
+            return self.finish(fiber)
+        finally:
+            del self, fiber, entry, queue  # see FiberCore._drive
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         return self.go(fiber)
@@ -367,28 +376,41 @@ class _ParallelClose(_Closing, Node):
         return self._ev(fiber)
 
     def _ev(self, fiber: FiberCore) -> Any:
-        while self.at < len(self.entries):
-            entry = self.entries[self.at]
-            self.at += 1
-            if isinstance(entry, FiberCore):
-                if entry._queue.loop is not fiber._queue.loop:
-                    # Asked for there: its mask may be another by then.
-                    entry._elsewhere(functools.partial(entry._interrupt_here, self.why))
-                    continue
-                if not entry._ask(self.why) or not entry._cut_loose():
-                    continue
-                target = entry
-            else:
-                target = fiber._spawn(_RunFinalizerOp(entry.f, self.close.given), 1, None)
-                target._seen = True  # its failure is the close's
-                self.callbacks.append(target)
-            fiber._cont = self
-            fiber._switch = target
-            return SWITCH
-        members = [e for e in self.entries if isinstance(e, FiberCore)]
-        fiber._stack.append(self)
-        fiber._next = WaitForEnds(members + self.callbacks, leads_to=waiting.leads_to)
-        return NEXT
+        queue = fiber._queue
+        entry: FiberCore | _Finalizer | None = None
+        target: FiberCore | None = None
+        try:
+            while self.at < len(self.entries):
+                entry = self.entries[self.at]
+                self.at += 1
+                shallow = queue.depth < SHALLOW_CALLS
+                if isinstance(entry, FiberCore):
+                    if entry._queue.loop is not queue.loop:
+                        # Asked for there: its mask may be another by then.
+                        entry._elsewhere(functools.partial(entry._interrupt_here, self.why))
+                        continue
+                    if shallow:
+                        entry._interrupt_here(self.why)
+                        continue
+                    if not entry._ask(self.why) or not entry._cut_loose():
+                        continue
+                    target = entry
+                else:
+                    target = fiber._spawn(_RunFinalizerOp(entry.f, self.close.given), 1, None)
+                    target._seen = True  # its failure is the close's
+                    self.callbacks.append(target)
+                    if shallow:
+                        target._drive()
+                        continue
+                fiber._cont = self
+                fiber._switch = target
+                return SWITCH
+            members = [e for e in self.entries if isinstance(e, FiberCore)]
+            fiber._stack.append(self)
+            fiber._next = WaitForEnds(members + self.callbacks, leads_to=waiting.leads_to)
+            return NEXT
+        finally:
+            del self, fiber, entry, target, queue  # see FiberCore._drive
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         for callback in self.callbacks:

@@ -17,13 +17,14 @@ from fibers.loop.run_loop import ENDED, FiberCore
 
 def leads_to(start: FiberCore, closer: FiberCore) -> bool:
     """Can ``start`` not end before ``closer`` has?"""
-    if not closer._observers and closer._task is None and not isinstance(closer._owner, FiberCore):
+    task = closer._task
+    if not closer._observers and task is None and not isinstance(closer._owner, FiberCore):
         return start is closer  # nobody waits for it
     seen: set[int] = set()
     todo: list[Any] = [start]
     while todo:
         at = todo.pop()
-        if at is closer or (closer._task is not None and at is closer._task):
+        if at is closer or (task is not None and at is task):
             return True
         if id(at) in seen:
             continue

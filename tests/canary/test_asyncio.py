@@ -10,6 +10,7 @@ import ast
 import asyncio
 import contextvars
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -73,7 +74,7 @@ async def test_a_task_of_ones_own_can_be_registered() -> None:
     assert own not in asyncio.all_tasks()
 
 
-if sys.version_info >= (3, 12):
+if sys.version_info >= (3, 14):
 
     @pins("_swap_current_task", by="loop/hooks.py, swap_current")
     async def test_the_current_task_can_be_swapped() -> None:
@@ -85,6 +86,42 @@ if sys.version_info >= (3, 12):
         assert (before, inside, back) == (me, other, other)
         assert asyncio.current_task(loop) is me
 
+else:
+
+    @pins("_current_tasks", by="loop/hooks.py, swap_current; _speed.c, put_current")
+    async def test_the_current_task_can_be_set_in_the_dict_that_asyncio_reads() -> None:
+        """The C code of asyncio shares it with Python."""
+        loop, me, other = asyncio.get_running_loop(), asyncio.current_task(), object()
+        assert tasks._current_tasks[loop] is me
+        tasks._current_tasks[loop] = other
+        inside = asyncio.current_task()
+        tasks._current_tasks[loop] = me
+        assert inside is other
+
+    @pins("_scheduled_tasks", "_all_tasks", by="loop/hooks.py, hand_over; _speed.c, note_task")
+    async def test_a_task_of_ones_own_can_be_put_into_the_set_that_asyncio_reads() -> None:
+        """As WeakSet.add and discard do it, without their frames."""
+
+        class Own:
+            def done(self) -> bool:
+                return False
+
+            def get_loop(self) -> asyncio.AbstractEventLoop:
+                return asyncio.get_running_loop()
+
+        own: Any = Own()
+        known = getattr(tasks, "_scheduled_tasks" if EVER_GREEN else "_all_tasks")
+        if known._pending_removals:
+            known._commit_removals()
+        known.data.add(weakref.ref(own, known._remove))
+        during = asyncio.all_tasks()
+        known.data.discard(weakref.ref(own))
+        assert own in during
+        assert own not in asyncio.all_tasks()
+
+
+if sys.version_info >= (3, 12):
+
     @pins("get_context", by="loop/hooks.py, context_of")
     async def test_a_task_says_which_context_it_runs_in() -> None:
         """What an effect that a task awaits runs in (PD12)."""
@@ -92,18 +129,6 @@ if sys.version_info >= (3, 12):
         task: Any = asyncio.current_task()
         variable.set(1)
         assert task.get_context()[variable] == 1
-
-else:
-
-    @pins("_current_tasks", by="loop/hooks.py, swap_current")
-    async def test_the_current_task_can_be_set_in_the_dict_that_asyncio_reads() -> None:
-        """3.11's C code shares it with Python."""
-        loop, me, other = asyncio.get_running_loop(), asyncio.current_task(), object()
-        assert tasks._current_tasks[loop] is me
-        tasks._current_tasks[loop] = other
-        inside = asyncio.current_task()
-        tasks._current_tasks[loop] = me
-        assert inside is other
 
 
 @pins("_get_loop", by="loop/hooks.py, loop_of")
@@ -137,7 +162,7 @@ async def test_a_task_is_described_by_functions_that_take_any_task() -> None:
 # ---- what a future and a task are made of
 
 
-@pins("_asyncio_future_blocking", by="loop/run_loop.py, _await_future; ops/body.py, PromiseOp")
+@pins("_asyncio_future_blocking", by="loop/bodies.py, _await_future; ops/body.py, PromiseOp")
 async def test_a_future_is_yielded_with_its_blocking_flag_set() -> None:
     """By __await__, for whoever drives the coroutine; the class has the attribute."""
     future: Any = asyncio.get_running_loop().create_future()
@@ -433,11 +458,11 @@ def test_a_context_that_is_entered_already_says_so() -> None:
         context.run(lambda: context.run(int))
 
 
-@pins("getrefcount", by="loop/run_loop.py, Caught.remember")
+@pins("getrefcount", by="loop/marks.py, Caught.remember; loop/run_loop.py, _end")
 def test_an_exception_that_only_the_record_of_a_body_holds_is_told_by_its_count() -> None:
     """One that somebody else holds too is not dropped from the record, one that nobody does is."""
     from fibers.cause import Fail
-    from fibers.loop.run_loop import _forgotten
+    from fibers.loop.marks import _forgotten
 
     kept = Boom()
     # Asked outside of the assert: pytest's own names for its parts would count.
@@ -589,7 +614,8 @@ def test_every_private_name_in_the_modules_of_hooks_has_a_canary() -> None:
     used = set[str]()
     for name in HOOKS:
         used |= private_names_in((SRC / "loop" / name).read_text(encoding="utf-8"))
-    own = {"_getframe", "_swap_current_task" if not EVER_GREEN else "_current_tasks"}
+    other = "_current_tasks" if sys.version_info >= (3, 14) else "_swap_current_task"
+    own = {"_getframe", other}
 
     assert sorted(used - set(PINNED) - own) == []
 

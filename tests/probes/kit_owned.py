@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,7 @@ import fibers as fb
 from fibers import Effect, Scope
 from fibers.dump import live_fibers
 from fibers.loop import run_loop
+from fibers.loop.native import set_op_budget
 from tests.probes.kit_e import chain, pass_time, say
 from tests.probes.kit_f import turns
 
@@ -92,8 +94,10 @@ async def storm(
     """
     dice = random.Random(seed)
     fibers: list[fb.Fiber[Any, Any]] = []
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as after:
         if seed % 2:
+            after.callback(set_op_budget, run_loop.OP_BUDGET_PRIMITIVES)
+            set_op_budget(ONE_PRIMITIVE_A_TURN)
             patch.setattr(run_loop, "OP_BUDGET_PRIMITIVES", ONE_PRIMITIVE_A_TURN)
         for _ in range(steps):
             match dice.randrange(7):

@@ -1012,3 +1012,23 @@ def test_debug_mode_names_the_task_whose_step_was_slow(caplog: pytest.LogCapture
         "slow one" in record.getMessage() and "took" in record.getMessage()
         for record in caplog.records
     )
+
+
+@pytest.mark.spec("TF2")
+@pytest.mark.parametrize("immediate", [False, True])
+async def test_a_hosted_task_forks_ordinary_fibers(immediate: bool) -> None:
+    """Its own class stands for a coroutine; a child stands for an effect."""
+
+    async def body() -> int:
+        return 1
+
+    async def service() -> tuple[type, int, list[int]]:
+        child = await Effect.promise(body).fork_child(start_immediately=immediate)
+        both = await fb.all_([Effect.promise(body)] * 2, concurrency=2)
+        return type(child), await child, both
+
+    async with Scope("parallel") as scope:
+        with hosting(scope):
+            forked = await asyncio.create_task(service())
+
+    assert forked == (fb.Fiber, 1, [1, 1])

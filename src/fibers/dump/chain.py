@@ -18,6 +18,7 @@ from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType
 from typing import Any, Final
 
 from fibers.loop import hooks
+from fibers.loop.queue import ReadyQueue
 from fibers.loop.run_loop import FiberCore
 
 OWN: Final = "fibers."
@@ -138,7 +139,23 @@ def behind(future: Any) -> list[str]:
 
 # ---------------------------------------------------------------------------- what runs right now
 
-_DRIVE: Final = FiberCore._drive.__code__
+_DRIVES: Final = {
+    code
+    for drives in (FiberCore._drive, getattr(FiberCore, "_follow", None), ReadyQueue.run_ready)
+    if (code := getattr(drives, "__code__", None)) is not None
+}
+# The compiled ones have no frames: there it is those who call them.
+_DRIVERS: Final = frozenset(
+    f"fibers.{name}"
+    for name in ("app.main", "fiber", "loop.queue", "ops.fork", "runtime", "scope", "task_factory")
+)
+
+
+def _is_below(frame: FrameType) -> bool:
+    """Whether ``frame`` drives the fiber whose frames are above."""
+    if _DRIVES:
+        return frame.f_code in _DRIVES
+    return frame.f_globals.get("__name__") in _DRIVERS
 
 
 def stacks() -> list[list[FrameType]]:
@@ -147,7 +164,7 @@ def stacks() -> list[list[FrameType]]:
     for top in sys._current_frames().values():
         frames: list[FrameType] = []
         at: FrameType | None = top
-        while at is not None and at.f_code is not _DRIVE:
+        while at is not None and not _is_below(at):
             frames.append(at)
             at = at.f_back
         if at is not None:

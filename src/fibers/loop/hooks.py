@@ -5,10 +5,10 @@ of how each Python keeps them. What is used, and since when:
 
 - ``asyncio.tasks._register_task`` / ``_unregister_task``: all_tasks(). Documented for third-party
   task implementations, 3.7+.
-- 3.11: ``asyncio.tasks._current_tasks``, the dict that the C accelerator shares with Python. The
-  documented pair _enter_task / _leave_task does the same with two more checks (215-267 ns against
-  about 100) and refuses to nest, which an interrupt that unwinds at once needs.
-- 3.12+: ``asyncio.tasks._swap_current_task``, which exists for eager tasks and nests.
+- 3.11 to 3.13: ``asyncio.tasks._current_tasks``, the dict that the C accelerator shares with
+  Python. The documented pair _enter_task / _leave_task does the same with two more checks (215-267
+  ns against about 100) and refuses to nest, which an interrupt that unwinds at once needs.
+- 3.14: ``asyncio.tasks._swap_current_task``, which exists for eager tasks and nests.
 
 Things that don't work: a global "current fiber". An eager task (3.12+) starts inside a fiber's
 step and would see the fiber as its own.
@@ -23,6 +23,8 @@ from asyncio import base_tasks as _base_tasks
 from asyncio import tasks as _tasks
 from typing import TYPE_CHECKING, Any, cast
 
+from fibers.loop.native import hand_over, speed
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,39 +35,52 @@ register_task: Callable[[Any], None] = cast("Any", _tasks)._register_task
 unregister_task: Callable[[Any], None] = cast("Any", _tasks)._unregister_task
 
 
-class _Offline(threading.local):
-    """Who is current where no loop runs (run_sync): one slot a thread."""
+class _ThisThread(threading.local):
+    """What runs in this thread."""
 
     task: Any = None
+    """The current task where no loop runs (run_sync)."""
+    loop: asyncio.AbstractEventLoop | None = None
+    """The loop whose fibers run, else None. 3.11's running_loop() asks the kernel for the process
+    id each time (150 ns), and every await of an effect has to know."""
 
 
-offline = _Offline()
+this_thread = _ThisThread()
 
-if sys.version_info >= (3, 12):
-    _swap: Callable[[Any, Any], Any] = cast("Any", _tasks)._swap_current_task
+
+def put_offline(_loop: Any, task: Any) -> None:
+    """``put_current`` where no loop runs."""
+    this_thread.task = task
+
+
+if sys.version_info >= (3, 14):
     _current_of: Callable[[Any], Any] = cast("Any", asyncio.current_task)
+    put_current: Callable[[Any, Any], object] = cast("Any", _tasks)._swap_current_task
+    """Make a task current in a loop, at the least cost."""
+
+    def task_in(loop: Any) -> Any:
+        """The current task of a loop; None for no loop."""
+        return None if loop is None else _current_of(loop)
 
     def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
         """Make ``task`` current in ``loop`` (None: in this thread); gives the one before."""
         if loop is None:
-            before, offline.task = offline.task, task
+            before, this_thread.task = this_thread.task, task
             return before
-        return _swap(loop, task)
-
-    def current_task() -> Any:
-        """The current task, fiber's inner task or asyncio's, or None; never raises."""
-        loop = running_loop()
-        if loop is None:
-            return offline.task
-        return _current_of(loop)
+        return put_current(loop, task)
 
 else:
+    # 3.12 and 3.13 have the function of 3.14 as well: it reads and writes this very dict.
     _current: dict[Any, Any] = cast("Any", _tasks)._current_tasks
+    task_in: Callable[[Any], Any] = _current.get
+    """The current task of a loop; None for no loop."""
+    put_current: Callable[[Any, Any], object] = _current.__setitem__
+    """Make a task current in a loop, at the least cost."""
 
     def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
         """Make ``task`` current in ``loop`` (None: in this thread); gives the one before."""
         if loop is None:
-            before, offline.task = offline.task, task
+            before, this_thread.task = this_thread.task, task
             return before
         before = _current.get(loop)
         if task is None:
@@ -74,12 +89,32 @@ else:
             _current[loop] = task
         return before
 
-    def current_task() -> Any:
-        """The current task, fiber's inner task or asyncio's, or None; never raises."""
-        loop = running_loop()
-        if loop is None:
-            return offline.task
-        return _current.get(loop)
+
+def task_of_step() -> Any:
+    """The current task where a fiber's step runs below, else None: enough to find that fiber."""
+    loop = this_thread.loop
+    return this_thread.task if loop is None else task_in(loop)
+
+
+def current_task() -> Any:
+    """The current task, fiber's inner task or asyncio's, or None; never raises."""
+    task = task_in(this_thread.loop)
+    if task is not None:
+        return task
+    loop = running_loop()
+    return this_thread.task if loop is None else task_in(loop)
+
+
+_3_12 = sys.version_info >= (3, 12)
+if speed is not None:
+    hand_over(
+        current_tasks=_current,
+        this_thread=this_thread,
+        task_set=getattr(_tasks, "_scheduled_tasks" if _3_12 else "_all_tasks"),
+        Future=asyncio.Future,
+        Task=asyncio.Task,
+    )
+    task_of_step = speed.task_of_step
 
 
 def context_of(task: Any) -> Any:

@@ -69,6 +69,10 @@ class HostedTask(TaskProtocol, Future[Any]):
     def _ref(self) -> FiberCore | None:
         return self._held
 
+    @property
+    def _fiber(self) -> FiberCore:
+        return self._known()
+
     # -- the outcome, told by the fiber
 
     def _succeed(self, value: Any) -> None:

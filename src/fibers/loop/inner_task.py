@@ -12,9 +12,10 @@ from __future__ import annotations
 import sys
 import weakref
 from asyncio import CancelledError, InvalidStateError
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from fibers.loop import traps
+from fibers.loop.native import hand_over, speed
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,8 +42,7 @@ class TaskProtocol:
     else:
         __slots__ = ()
 
-    @property
-    def _fiber(self) -> FiberCore:
+    def _known(self) -> FiberCore:
         fiber = self._ref()
         if fiber is None:
             raise RuntimeError("the fiber of this task has ended and is gone")
@@ -63,10 +63,11 @@ class TaskProtocol:
             self._gave_back = -1
             return True
         self._num += 1
-        if fiber._asked is None:
-            fiber._asked = []
-        if not any(face is self for face in fiber._asked):
-            fiber._asked.append(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # what the fiber uses of one is all here
+        rare = fiber._own_rare()
+        if rare.asked is None:
+            rare.asked = []
+        if not any(face is self for face in rare.asked):
+            rare.asked.append(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # what the fiber uses of one is all here
         fiber._cancel_inner(self, msg)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # as above
         return True
 
@@ -90,8 +91,9 @@ class TaskProtocol:
                 # 3.11 and 3.12 leave a stray request pending here (AT3).
                 self._must = False
                 fiber = self._ref()
-                if fiber is not None and fiber._asked is not None:
-                    fiber._asked[:] = [face for face in fiber._asked if face is not self]
+                if fiber is not None and fiber._rare.asked is not None:
+                    asked = fiber._rare.asked
+                    asked[:] = [face for face in asked if face is not self]
         elif (fiber := self._ref()) is not None and fiber._delivered:
             self._gave_back = fiber._queue.steps
         return self.cancelling()
@@ -109,7 +111,7 @@ class TaskProtocol:
         group = traps.failing_group(sys._getframe(1))
         if group is not None:
             # What it raises hides a cancel that was meant for what is around it (AT2).
-            self._fiber._watch_group(self, group)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # as above
+            self._known()._watch_group(self, group)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # as above
         return False
 
     # -- what others read of a task
@@ -117,7 +119,7 @@ class TaskProtocol:
     @property
     def _fut_waiter(self) -> Any:
         # anyio looks here to see whether a task waits for something not done yet.
-        return self._fiber._future_waited_for()
+        return self._known()._future_waited_for()
 
     @property
     def _must_cancel(self) -> bool:
@@ -128,10 +130,10 @@ class TaskProtocol:
         self._must = value
 
     def get_name(self) -> str:
-        return self._fiber.get_name()
+        return self._known().get_name()
 
     def set_name(self, value: object) -> None:
-        self._fiber.set_name(value)
+        self._known().set_name(value)
 
     def set_result(self, result: object) -> None:
         raise RuntimeError("Task does not support set_result operation")
@@ -153,82 +155,169 @@ class TaskProtocol:
         return self._hash
 
 
-@final
-class InnerTask(TaskProtocol):
-    """A fiber, from inside, at one depth of masks."""
+class _Told:
+    """What was asked of one inner task, and who it was when its fiber is gone. Most are never
+    asked: they share one that says so.
+    """
 
-    __slots__ = (
-        "__weakref__",
-        "_asyncio_future_blocking",
-        "_depth",
-        "_gave_back",
-        "_hash",
-        "_msg",
-        "_must",
-        "_num",
-        "_ref",
-    )
+    __slots__ = ("blocking", "fiber", "gave_back", "hash", "msg", "must", "num")
+
+    def __init__(self) -> None:
+        # Requests not given back by uncancel(), and whether one still has to be thrown.
+        self.num = 0
+        self.must = False
+        self.msg: object = None
+        # The step in which uncancel() met nothing but the fiber's own interrupt.
+        self.gave_back = -1
+        self.blocking = False
+        # Set when the two part.
+        self.fiber: weakref.ref[FiberCore] | None = None
+        self.hash = 0
+
+
+_NOTHING_TOLD: Final = _Told()
+
+
+class _Fields:
+    """What an inner task consists of."""
+
+    __slots__ = ("__weakref__", "_depth", "_fiber", "_told")
 
     def __init__(self, fiber: FiberCore, depth: int) -> None:
-        # Weak: asyncio.timeout and others keep the task in their frames, which a failure's
-        # traceback keeps, which the ended fiber keeps. While it runs, the loop holds it (PD13).
-        self._ref = weakref.ref(fiber)
-        self._hash: int | None = None
+        # Strong while it can be current, which a weak reference would cost more than; cut by
+        # _part: asyncio.timeout and others keep the task in their frames, which a failure's
+        # traceback keeps, which the ended fiber keeps (PD13).
+        self._fiber: FiberCore | None = fiber
         self._depth = depth
-        # Requests not given back by uncancel(), and whether one still has to be thrown.
-        self._num = 0
-        # The step in which uncancel() met nothing but the fiber's own interrupt.
-        self._gave_back = -1
-        self._must = False
-        self._msg: object = None
-        self._asyncio_future_blocking = False
+        self._told = _NOTHING_TOLD
+
+
+if TYPE_CHECKING or speed is None:
+    _Base = _Fields
+else:
+    _Base = speed.Inner
+
+
+@final
+class InnerTask(_Base, TaskProtocol):
+    """A fiber, from inside, at one depth of masks."""
+
+    __slots__ = ()
+
+    def _ref(self) -> FiberCore | None:
+        """The fiber, or None if it has ended and is gone."""
+        fiber = self._fiber
+        if fiber is None:
+            past = self._told.fiber
+            return None if past is None else past()
+        return fiber
+
+    def _own_told(self) -> _Told:
+        told = self._told
+        if told is _NOTHING_TOLD:
+            told = self._told = _Told()
+        return told
+
+    def _part(self, fiber: FiberCore) -> None:
+        """It will not be current again: who still holds it holds the fiber no longer."""
+        told = self._own_told()
+        told.fiber = weakref.ref(fiber)
+        told.hash = hash(fiber)
+        self._fiber = None
+
+    @property
+    def _must(self) -> bool:
+        return self._told.must
+
+    @_must.setter
+    def _must(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # read and written alike
+        self._own_told().must = value
+
+    @property
+    def _msg(self) -> object:
+        return self._told.msg
+
+    @_msg.setter
+    def _msg(self, value: object) -> None:
+        self._own_told().msg = value
+
+    @property
+    def _num(self) -> int:
+        return self._told.num
+
+    @_num.setter
+    def _num(self, value: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # read and written alike
+        self._own_told().num = value
+
+    @property
+    def _gave_back(self) -> int:
+        return self._told.gave_back
+
+    @_gave_back.setter
+    def _gave_back(self, value: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # read and written alike
+        self._own_told().gave_back = value
+
+    @property
+    def _asyncio_future_blocking(self) -> bool:
+        return self._told.blocking
+
+    @_asyncio_future_blocking.setter
+    def _asyncio_future_blocking(self, value: bool) -> None:
+        self._own_told().blocking = value
 
     @property
     def _callbacks(self) -> list[Any]:
-        return self._fiber._callbacks
+        return self._known()._callbacks
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop | None:
-        return self._fiber._queue.loop
+        return self._known()._queue.loop
 
     def get_loop(self) -> Any:
-        return self._fiber.get_loop()
+        return self._known().get_loop()
 
     def get_coro(self) -> Any:
-        return self._fiber.get_coro()
+        return self._known().get_coro()
 
     def get_context(self) -> contextvars.Context:
-        return self._fiber.get_context()
+        return self._known().get_context()
 
     def get_stack(self, *, limit: int | None = None) -> list[Any]:
-        return self._fiber.get_stack(limit=limit)
+        return self._known().get_stack(limit=limit)
 
     def cancelled(self) -> bool:
-        return self._fiber.cancelled()
+        return self._known().cancelled()
 
     def result(self) -> Any:
-        return self._fiber.result()
+        return self._known().result()
 
     def exception(self) -> BaseException | None:
-        return self._fiber.exception()
+        return self._known().exception()
 
     def add_done_callback(
         self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None
     ) -> None:
-        self._fiber.add_done_callback(fn, context=context)
+        self._known().add_done_callback(fn, context=context)
 
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
-        return self._fiber.remove_done_callback(fn)
+        return self._known().remove_done_callback(fn)
 
     def __await__(self) -> Any:
-        if not self._fiber.done():
+        if not self._known().done():
             self._asyncio_future_blocking = True
             yield self
-        if not self._fiber.done():
+        if not self._known().done():
             raise InvalidStateError("await wasn't used with future")
-        return self._fiber.result()
+        return self._known().result()
 
     __iter__ = __await__
 
+    def __hash__(self) -> int:
+        fiber = self._fiber
+        return self._told.hash if fiber is None else hash(fiber)
+
     def __repr__(self) -> str:
         return f"<inner task of {self._ref()!r}>"
+
+
+hand_over(InnerTask=InnerTask, NOTHING_TOLD=_NOTHING_TOLD)

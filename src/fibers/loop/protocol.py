@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from returns.result import Failure, Success
 
+from fibers.loop.native import hand_over
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -55,6 +57,9 @@ class Node:
     def _label(self) -> str:
         """A short name for dumps and messages."""
         return type(self).__name__.lstrip("_")
+
+
+hand_over(NEXT=NEXT, FAIL=FAIL, SUSPEND=SUSPEND, SWITCH=SWITCH, DONE=DONE, Node=Node)
 
 
 class Frame:

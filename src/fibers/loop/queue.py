@@ -11,6 +11,12 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
+from fibers.loop import hooks
+from fibers.loop.hooks import this_thread
+from fibers.loop.native import speed, twins
+from fibers.loop.protocol import SWITCH
+from fibers.loop.states import OP_BUDGET_PRIMITIVES
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -21,8 +27,8 @@ DRAIN_BUDGET_STEPS = 512
 """Steps of one drain; then asyncio's own callbacks get their turn."""
 
 
-class ReadyQueue:
-    """FIFO of fibers that can run now, plus those that gave the loop a turn."""
+class _Fields:
+    """What a queue consists of."""
 
     __slots__ = (
         "__weakref__",
@@ -30,6 +36,7 @@ class ReadyQueue:
         "context",
         "depth",
         "fatal",
+        "gifts",
         "live",
         "loop",
         "manual",
@@ -38,6 +45,19 @@ class ReadyQueue:
         "steps",
         "turn",
     )
+
+
+if TYPE_CHECKING or speed is None:
+    _Base = _Fields
+else:
+    _Base = speed.Queue
+
+
+@twins("run_ready")
+class ReadyQueue(_Base):
+    """FIFO of fibers that can run now, plus those that gave the loop a turn."""
+
+    __slots__ = ()
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, *, manual: bool = False) -> None:
         self.loop: asyncio.AbstractEventLoop | None = loop
@@ -50,6 +70,8 @@ class ReadyQueue:
         # With the monotonic time of that, for the dump.
         self.live: dict[FiberCore, float | None] = {}
         self.depth: int = 0
+        # Values of ended fibers that a body may still get without a way through the run loop.
+        self.gifts: int = OP_BUDGET_PRIMITIVES
         # Steps of all fibers, ever: what "nothing happens any more" is told by.
         self.steps: int = 0
         self.fatal: BaseException | None = None
@@ -97,15 +119,35 @@ class ReadyQueue:
     def run_ready(self, steps: int) -> None:
         """Run fibers in order until none is ready or ``steps`` of them had their step."""
         ready = self.ready
-        while ready and steps:
-            fiber = ready.popleft()
-            if fiber._stale:
-                # It was interrupted while it waited here, and has run since.
-                fiber._stale -= 1
-                continue
-            steps -= 1
-            fiber._drive()
-            del fiber  # see FiberCore._drive
+        loop = self.loop
+        put = hooks.put_current if loop is not None else hooks.put_offline
+        before = this_thread.task if loop is None else hooks.task_in(loop)
+        loop_before = this_thread.loop
+        this_thread.loop = loop
+        self.depth += 1
+        try:
+            while ready and steps:
+                fiber = ready.popleft()
+                if fiber._stale:
+                    # It was interrupted while it waited here, and has run since.
+                    fiber._stale -= 1
+                    continue
+                steps -= 1
+                self.steps += 1
+                # FiberCore._drive without what is the same for all: a step may be that short.
+                put(loop, fiber._face)
+                try:
+                    signal = fiber._ctx.run(fiber._run)
+                except RuntimeError as exc:
+                    signal = fiber._later(exc)
+                if signal is SWITCH:
+                    fiber._follow()
+                del fiber  # see FiberCore._drive
+        finally:
+            self.depth -= 1
+            this_thread.loop = loop_before
+            hooks.swap_current(loop, before)
+            del before
 
     def run_all(self) -> None:
         """Run until nothing is ready, yields included (run_sync, PD15)."""
@@ -148,7 +190,7 @@ def queue_of(loop: asyncio.AbstractEventLoop) -> ReadyQueue:
 
 
 def use_queue(loop: asyncio.AbstractEventLoop, queue: ReadyQueue) -> None:
-    """Let fibers of ``loop`` wait in ``queue``. For loops of tests, before anything runs in them."""
+    """Let fibers of ``loop`` wait in ``queue``: for loops of tests, before anything runs there."""
     setattr(loop, _ON_LOOP, queue)
 
 

@@ -15,6 +15,7 @@ from fibers.cause import (
     without_fails,
 )
 from fibers.exit import failed, succeeded
+from fibers.loop.native import speed
 from fibers.loop.protocol import FAIL, NEXT, Around, Frame, Node, outcome_of
 
 if TYPE_CHECKING:
@@ -26,11 +27,21 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------------- make
 
 
-class SucceedOp(Node):
+class _ValueFields:
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+if TYPE_CHECKING or speed is None:
+    _ValueBase = _ValueFields
+else:
+    _ValueBase = speed.Value
+
+
+class SucceedOp(_ValueBase, Node):
+    __slots__ = ()
 
     def _ev(self, fiber: FiberCore) -> Any:
         return self.value
@@ -83,6 +94,9 @@ class YieldOp(Node):
     def _ev(self, fiber: FiberCore) -> Any:
         fiber._rv = None
         return fiber._yield_turn()
+
+
+BREATHER = YieldOp()
 
 
 class AccessOp(Node):

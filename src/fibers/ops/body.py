@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fibers.cause import Cause, Die, Fail, UnknownError, forget_traceback
 from fibers.loop import hooks
 from fibers.loop.inner_task import InnerTask
+from fibers.loop.native import hand_over, speed
 from fibers.loop.protocol import FAIL, Frame, Node, Wait
 from fibers.loop.run_loop import Declares
 
@@ -37,8 +38,11 @@ async def _wrapped(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-class BodyOp(Node):
-    """A call of an @effect function: a new coroutine at each run."""
+hand_over(enter_body=enter_body)
+
+
+class _BodyFields:
+    """What a call of an @effect function consists of."""
 
     __slots__ = ("args", "declares", "f", "kwargs")
 
@@ -53,6 +57,18 @@ class BodyOp(Node):
         self.args = args
         self.kwargs = kwargs
         self.declares = declares
+
+
+if TYPE_CHECKING or speed is None:
+    _BodyBase = _BodyFields
+else:
+    _BodyBase = speed.Body
+
+
+class BodyOp(_BodyBase, Node):
+    """A call of an @effect function: a new coroutine at each run."""
+
+    __slots__ = ()
 
     def _ev(self, fiber: FiberCore) -> Any:
         coro = self.f(*self.args, **self.kwargs)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from fibers.cause import Cause, Interrupt
+from fibers.loop.native import speed
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node
-from fibers.loop.run_loop import ENDED, NESTING_LIMIT_CALLS
+from fibers.loop.states import ENDED, NESTING_LIMIT_CALLS, SHALLOW_CALLS
 from fibers.ops.wait import WaitForEnds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType
 
     from fibers.loop.run_loop import FiberCore
@@ -46,17 +48,21 @@ def stillborn(child: FiberCore, why: Interrupt) -> FiberCore:
     return child
 
 
-class ForkOp(Node):
-    """fork_child, fork_detach and fork_in in one: they differ in the owner only."""
+CHILD: Final = 0
+DETACHED: Final = 1
+IN_SCOPE: Final = 2
+
+
+class _ForkFields:
+    """What a fork consists of."""
 
     __slots__ = ("first", "immediate", "masked", "mode", "owner", "site")
 
     def __init__(
         self,
         first: Node,
-        mode: Literal["child", "detach", "scope"],
+        mode: int,
         owner: Any,
-        *,
         immediate: bool,
         uninterruptible: Uninterruptible,
         site: Site,
@@ -68,32 +74,68 @@ class ForkOp(Node):
         self.masked: Uninterruptible = uninterruptible
         self.site: Site = site
 
+
+if TYPE_CHECKING or speed is None:
+    _ForkBase = _ForkFields
+else:
+    _ForkBase = speed.Fork
+
+
+class ForkOp(_ForkBase, Node):
+    """fork_child, fork_detach and fork_in in one: they differ in the owner only."""
+
+    __slots__ = ()
+
     def _ev(self, fiber: FiberCore) -> Any:
-        mask = mask_of(fiber, self.masked)
+        masked = self.masked
+        mask = 0 if masked is False else mask_of(fiber, masked)
+        queue = fiber._queue
         child = fiber._spawn(self.first, mask, self.site)
         scope: Owner | None = None
-        if self.mode == "child":
+        mode = self.mode
+        if mode == CHILD:
             fiber._adopt(child)
-        elif self.mode == "scope":
+        elif mode == IN_SCOPE:
             scope = self.owner
             child._owner = scope
             if self.owner._is_closed and (mask or not self.immediate):
                 return stillborn(child, Interrupt(fiber.id, SCOPE_CLOSED))
-        if self.immediate:
+        if not self.immediate:
+            if scope is not None:
+                scope._hold(child)
+            queue.ready.append(child)
+            if not queue._armed:
+                queue._arm()
+            return child
+        try:
+            if queue.depth < SHALLOW_CALLS:
+                child._drive()
+                return child if scope is None else _look_at_scope(fiber, child, scope)
             fiber._switch = child
             if scope is None:
                 fiber._rv = child
             else:
                 fiber._cont = _AfterFirstSegment(child, scope)
             return SWITCH
-        if scope is not None:
-            scope._hold(child)
-        fiber._queue.push(child)
+        finally:
+            del self, fiber, child, queue  # see FiberCore._drive
+
+
+def _look_at_scope(fiber: FiberCore, child: FiberCore, scope: Owner) -> Any:
+    """The child's first segment is over (FO2, FO3)."""
+    if child._state == ENDED:
         return child
+    if not scope._is_closed:
+        scope._hold(child)
+    elif child._ask(Interrupt(fiber.id, SCOPE_CLOSED)) and child._cut_loose():
+        fiber._rv = child
+        fiber._switch = child
+        return SWITCH
+    return child
 
 
 class _AfterFirstSegment(Node):
-    """The scope is looked at when the child's first segment is over (FO2, FO3)."""
+    """What comes after the child's first segment, where that ran on the trampoline."""
 
     __slots__ = ("child", "scope")
 
@@ -102,33 +144,29 @@ class _AfterFirstSegment(Node):
         self.scope = scope
 
     def _ev(self, fiber: FiberCore) -> Any:
-        child = self.child
-        if child._state == ENDED:
-            return child
-        if not self.scope._is_closed:
-            self.scope._hold(child)
-        elif child._ask(Interrupt(fiber.id, SCOPE_CLOSED)) and child._cut_loose():
-            fiber._rv = child
-            fiber._switch = child
-            return SWITCH
-        return child
+        return _look_at_scope(fiber, self.child, self.scope)
 
 
-def fork_now(child: FiberCore, scope: Owner, by: int | None, *, immediate: bool) -> None:
+def fork_now(
+    child: FiberCore,
+    scope: Owner,
+    forker: Callable[[], FiberCore | None],
+    *,
+    immediate: bool,
+) -> None:
     """The same as a plain call, at the edge and from sync callbacks: it nests (PD16)."""
     child._owner = scope
-    why = Interrupt(by, SCOPE_CLOSED)
-    closed = scope._is_closed
-    if closed and (child._mask or not immediate):
-        stillborn(child, why)
-        return
-    if not immediate:
-        scope._hold(child)
-        child._queue.push(child)
-        return
+    if not immediate or child._mask:
+        if scope._is_closed:
+            stillborn(child, _closed_by(forker()))
+            return
+        if not immediate:
+            scope._hold(child)
+            child._queue.push(child)
+            return
     if child._queue.depth >= NESTING_LIMIT_CALLS:
-        if closed:
-            stillborn(child, why)
+        if scope._is_closed:
+            stillborn(child, _closed_by(forker()))
             return
         child._owner = None
         raise RuntimeError(
@@ -138,10 +176,14 @@ def fork_now(child: FiberCore, scope: Owner, by: int | None, *, immediate: bool)
     child._drive()
     if child._state != ENDED:
         if scope._is_closed:
-            child._interrupt_here(why)
+            child._interrupt_here(_closed_by(forker()))
         else:
             scope._hold(child)
     del child  # see FiberCore._drive
+
+
+def _closed_by(forker: FiberCore | None) -> Interrupt:
+    return Interrupt(None if forker is None else forker.id, SCOPE_CLOSED)
 
 
 class AwaitChildrenOp(Node):

@@ -48,7 +48,7 @@ class MaskToOp(Node):
         if fiber._pend and not fiber._mask:
             fiber._cause = fiber._own_cause()
             return FAIL
-        if fiber._asked:
+        if fiber._rare.asked:
             fiber._attn = True
         fiber._next = self.first
         return NEXT

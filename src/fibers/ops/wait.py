@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fibers.cause import Cause, FiberDeadlockError, Interrupt
+from fibers.loop.native import hand_over, speed
 from fibers.loop.protocol import FAIL, NEXT, Frame, Node, Wait, outcome_of
 from fibers.loop.run_loop import ENDED, EndFibers, Observer, unwatch, watch
 from fibers.ops.finalize import run_finalizer
@@ -121,9 +122,7 @@ class JoinOp(Node):
         if target._state == ENDED:
             return joined(fiber, target, self.as_exit)
         _no_wait_for_itself(fiber, target, "exit" if self.as_exit else "join")
-        wait = JoinWait(fiber, target, self.as_exit)
-        watch(target, wait, fiber)
-        return fiber._suspend(wait)
+        return JoinWait(target, self.as_exit)._ev(fiber)
 
 
 def joined(fiber: FiberCore, target: FiberCore, as_exit: bool) -> Any:
@@ -136,13 +135,40 @@ def joined(fiber: FiberCore, target: FiberCore, as_exit: bool) -> Any:
     return FAIL
 
 
-class JoinWait(Wait, Observer):
+class _JoinFields:
+    """What one join consists of."""
+
     __slots__ = ("as_exit", "fiber", "target")
 
-    def __init__(self, fiber: FiberCore, target: FiberCore, as_exit: bool) -> None:
-        self.fiber = fiber
+    fiber: FiberCore
+
+    def __init__(self, target: FiberCore, as_exit: bool = False) -> None:
         self.target = target
         self.as_exit = as_exit
+
+
+if TYPE_CHECKING or speed is None:
+    _JoinBase = _JoinFields
+else:
+    _JoinBase = speed.Join
+
+
+class JoinWait(_JoinBase, Node, Wait, Observer):
+    """One join: the node of ``await fiber``, which is evaluated once, and the wait itself."""
+
+    __slots__ = ()
+
+    def _ev(self, fiber: FiberCore) -> Any:
+        target = self.target
+        if target._state == ENDED:
+            return joined(fiber, target, self.as_exit)
+        _no_wait_for_itself(fiber, target, "exit" if self.as_exit else "join")
+        self.fiber = fiber
+        if target._queue is fiber._queue:
+            target._watch(self)
+        else:
+            watch(target, self, fiber)
+        return fiber._suspend(self)
 
     def _fiber_done(self, fiber: FiberCore) -> None:
         waiter = self.fiber
@@ -164,6 +190,9 @@ class JoinWait(Wait, Observer):
 
     def _label(self) -> str:
         return f"{'exit' if self.as_exit else 'join'} of {self.target!r}"
+
+
+hand_over(JoinWait=JoinWait)
 
 
 class JoinAllOp(Node):

@@ -12,6 +12,7 @@ from fibers.dump import describe
 from fibers.effect import Effect
 from fibers.exit import Exit
 from fibers.loop import run_loop
+from fibers.loop.native import set_op_budget
 from fibers.loop.queue import ReadyQueue, queue_of, use_queue
 from fibers.root import new_fiber
 from fibers.testing.loop import TestLoop
@@ -152,7 +153,9 @@ async def _watched(case: Callable[[], Case], queue: _SteppingQueue) -> None:
 def _one_primitive_a_step() -> Generator[None]:
     before = run_loop.OP_BUDGET_PRIMITIVES
     setattr(run_loop, "OP_BUDGET_PRIMITIVES", _ONE_PRIMITIVE)  # noqa: B010  # Final for everyone else
+    set_op_budget(_ONE_PRIMITIVE)
     try:
         yield
     finally:
+        set_op_budget(before)
         setattr(run_loop, "OP_BUDGET_PRIMITIVES", before)  # noqa: B010  # see above
