@@ -30,6 +30,8 @@ from .kit import a_server, a_site, send
 from .programs import WAIT_SECONDS, environment, fiberscope, serving, wait_for
 
 FIBERS = "/api/fibers"
+# Of one that finds next to nothing: 4.
+TURNS_OF_A_REQUEST = 10
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +108,7 @@ async def test_it_is_told_also_while_the_server_shuts_down(tmp_path: Path) -> No
 
 
 async def test_the_loop_turns_while_many_fibers_are_looked_at(tmp_path: Path) -> None:
-    """The work is on a thread."""
+    """The work is on a thread. Without one there would be a turn for each step of the request."""
     async with a_site(tmp_path) as site, site.client() as client, fb.Scope() as scope:
         never: Effect[None] = Effect.never()
         for _ in range(2000):
@@ -119,7 +121,7 @@ async def test_the_loop_turns_while_many_fibers_are_looked_at(tmp_path: Path) ->
         found = (await asking).json()
 
     assert found["count"] >= 2000
-    assert turns > 50
+    assert turns > TURNS_OF_A_REQUEST
 
 
 # ---- the command
