@@ -72,6 +72,7 @@ check: dev
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m tools.verify_types
 	$(BIN)/lint-imports --no-cache
 	@$(MAKE) --no-print-directory docs
 

@@ -135,7 +135,7 @@ class TaskCancel(Interrupt):
 
     def __init__(self, exc: asyncio.CancelledError) -> None:
         super().__init__(None, "task.cancel")
-        self.exc = exc
+        self.exc: asyncio.CancelledError = exc
 
 
 @final
@@ -387,6 +387,7 @@ def without_fails(cause: Cause[Any]) -> Cause[Any]:
 
 
 def without_interrupts(cause: Cause[Any]) -> Cause[Any]:
+    """Only the Fails and Dies, in their order."""
     return Cause(r for r in cause.reasons if not isinstance(r, Interrupt))
 
 

@@ -103,7 +103,9 @@ class HostedFiber(Fiber[Any, Exception]):
 
     def _spawn(self, effect: Node, mask: int, site: Site) -> FiberCore:
         # A task forks ordinary fibers: only what create_task makes stands for a coroutine.
-        return Fiber(self._queue, effect, contextvars.copy_context(), self._env, mask, site)
+        context = contextvars.copy_context()
+        child: Fiber[Any, Any] = Fiber(self._queue, effect, context, self._env, mask, site)
+        return child
 
     # ------------------------------------------------------------------ steps, by the loop's turns
 

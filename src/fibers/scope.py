@@ -272,9 +272,9 @@ class CloseOp(Node):
     __slots__ = ("given", "reason", "scope")
 
     def __init__(self, scope: Scope, given: Any, reason: str | None) -> None:
-        self.scope = scope
-        self.given = given
-        self.reason = reason
+        self.scope: Scope = scope
+        self.given: Any = given
+        self.reason: str | None = reason
 
     def _ev(self, fiber: FiberCore) -> Any:
         scope = self.scope

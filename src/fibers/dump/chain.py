@@ -94,6 +94,8 @@ def _inside(wrapper: Any) -> Any:
     for inner in gc.get_referents(wrapper):
         if isinstance(inner, CoroutineType | AsyncGeneratorType):
             return inner  # pyright: ignore[reportUnknownVariableType]  # of anything
+        if type(inner).__name__ in _WRAPPERS:
+            return _inside(inner)  # anext() with a default: a wrapper around a wrapper
     return None
 
 
@@ -140,9 +142,9 @@ def behind(future: Any) -> list[str]:
 # ---------------------------------------------------------------------------- what runs right now
 
 _DRIVES: Final = {
-    code
+    _code
     for drives in (FiberCore._drive, getattr(FiberCore, "_follow", None), ReadyQueue.run_ready)
-    if (code := getattr(drives, "__code__", None)) is not None
+    if (_code := getattr(drives, "__code__", None)) is not None
 }
 # The compiled ones have no frames: there it is those who call them.
 _DRIVERS: Final = frozenset(

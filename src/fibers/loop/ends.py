@@ -33,14 +33,14 @@ class EndFibers(Node, Wait, Observer):
         again: bool = False,
         leads_to: Callable[[FiberCore, FiberCore], bool] | None = None,
     ) -> None:
-        self.targets = targets
-        self.why = why
-        self.again = again
+        self.targets: list[FiberCore] = targets
+        self.why: Interrupt = why
+        self.again: bool = again
         # For a close: does a target wait for the closer? Then it is signalled and not awaited, also
         # where it begins to wait later (SO6).
-        self.leads_to = leads_to
-        self.at = 0
-        self.left = 0
+        self.leads_to: Callable[[FiberCore, FiberCore], bool] | None = leads_to
+        self.at: int = 0
+        self.left: int = 0
         self.waiter: FiberCore | None = None
 
     def _ev(self, fiber: FiberCore) -> Any:
@@ -124,9 +124,9 @@ class EndOfParent(Frame):
     __slots__ = ("asked", "ok", "result")
 
     def __init__(self, fiber: FiberCore, ok: bool, result: Any) -> None:
-        self.ok = ok
-        self.result = result
-        self.asked = fiber._icause
+        self.ok: bool = ok
+        self.result: Any = result
+        self.asked: Cause[Any] | None = fiber._icause
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         fiber._mask -= 1
@@ -152,9 +152,11 @@ class Unheard:
         self._fibers: weakref.WeakSet[FiberCore] = weakref.WeakSet()
 
     def add(self, fiber: FiberCore) -> None:
+        """Keep an eye on ``fiber``, which has failed."""
         self._fibers.add(fiber)
 
     def report(self) -> None:
+        """Hand those that are still there to the hook, oldest first, and forget them."""
         for fiber in sorted(self._fibers, key=lambda f: f.id):
             fiber._report()
         self._fibers.clear()

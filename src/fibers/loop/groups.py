@@ -22,12 +22,12 @@ class FailingGroup:
     __slots__ = ("dropped_own", "face", "gave_back", "group", "over")
 
     def __init__(self, face: InnerTask, group: Any) -> None:
-        self.face = face
-        self.group = group
+        self.face: InnerTask = face
+        self.group: Any = group
         # The fiber's own interrupt was thrown into it.
-        self.dropped_own = False
-        self.gave_back = False
-        self.over = False
+        self.dropped_own: bool = False
+        self.gave_back: bool = False
+        self.over: bool = False
 
 
 class WithGroups(Interruptible):

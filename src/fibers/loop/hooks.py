@@ -45,7 +45,7 @@ class _ThisThread(threading.local):
     id each time (150 ns), and every await of an effect has to know."""
 
 
-this_thread = _ThisThread()
+this_thread: _ThisThread = _ThisThread()
 
 
 def put_offline(_loop: Any, task: Any) -> None:

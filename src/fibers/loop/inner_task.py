@@ -79,6 +79,7 @@ class TaskProtocol:
         return self._num if fiber is None else self._num + min(1, fiber._delivered)
 
     def uncancel(self) -> int:
+        """Give one cancel() request back; gives the number that is left, as ``cancelling``."""
         caller = sys._getframe(1)
         if traps.is_group_exit(caller) and (fiber := self._ref()) is not None:
             fiber._given_back_by(caller.f_locals["self"])
@@ -106,6 +107,7 @@ class TaskProtocol:
         return fiber is None or fiber.done()
 
     def done(self) -> bool:
+        """Whether the fiber has ended."""
         if self._has_ended():
             return True
         group = traps.failing_group(sys._getframe(1))
@@ -130,15 +132,19 @@ class TaskProtocol:
         self._must = value
 
     def get_name(self) -> str:
+        """The fiber's name."""
         return self._known().get_name()
 
     def set_name(self, value: object) -> None:
+        """Name the fiber."""
         self._known().set_name(value)
 
     def set_result(self, result: object) -> None:
+        """RuntimeError: the effect alone decides how it ends."""
         raise RuntimeError("Task does not support set_result operation")
 
     def set_exception(self, exception: object) -> None:
+        """RuntimeError: the effect alone decides how it ends."""
         raise RuntimeError("Task does not support set_exception operation")
 
     # -- one fiber, one identity
@@ -274,32 +280,41 @@ class InnerTask(_Base, TaskProtocol):
         return self._known()._queue.loop
 
     def get_loop(self) -> Any:
+        """The event loop that the fiber runs in; None in ``run_sync`` where no loop runs."""
         return self._known().get_loop()
 
     def get_coro(self) -> Any:
+        """The innermost coroutine of the fiber, or None."""
         return self._known().get_coro()
 
     def get_context(self) -> contextvars.Context:
+        """The Context that the fiber runs in."""
         return self._known().get_context()
 
     def get_stack(self, *, limit: int | None = None) -> list[Any]:
+        """Frames of the fiber's suspended bodies, outermost first; ``limit``: the last so many."""
         return self._known().get_stack(limit=limit)
 
     def cancelled(self) -> bool:
+        """Whether the fiber has ended by interrupts and nothing else."""
         return self._known().cancelled()
 
     def result(self) -> Any:
+        """The value of the fiber, once it has ended, or its error raised."""
         return self._known().result()
 
     def exception(self) -> BaseException | None:
+        """The error of the fiber, once it has ended; None after a success."""
         return self._known().exception()
 
     def add_done_callback(
         self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None
     ) -> None:
+        """Let the loop call ``fn(fiber)`` once the fiber has ended, in ``context``."""
         self._known().add_done_callback(fn, context=context)
 
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
+        """Forget ``fn``; gives how often it was registered."""
         return self._known().remove_done_callback(fn)
 
     def __await__(self) -> Any:

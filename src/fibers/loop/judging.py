@@ -13,6 +13,7 @@ _AWAITING_MODULES = ("fibers.effect", "fibers.fiber")
 
 
 def task_cancel(cause: Cause[Any]) -> TaskCancel | None:
+    """The cancel() of an inner task that travels in ``cause``, else None."""
     for reason in cause.reasons:
         if type(reason) is TaskCancel:
             return reason

@@ -29,12 +29,13 @@ class Caught(Frame):
         # The fiber's own interrupt was thrown in here, with this cause; it has to land again when
         # the body ends.
         self.own = None
-        self.rearm = False
+        self.rearm: bool = False
         # Failures and defects of awaited effects, by identity (PD4).
         self.seen: list[Fail[Any] | Die] | None = None
         self.regions: list[Any] | None = None
 
     def remember(self, reason: Fail[Any] | Die) -> None:
+        """An awaited effect has failed with ``reason``, or died of it."""
         seen = self.seen
         if seen is None:
             seen = self.seen = []
@@ -45,15 +46,18 @@ class Caught(Frame):
         seen.append(reason)
 
     def reason_for(self, exc: BaseException) -> Fail[Any] | Die | None:
+        """What ``exc`` is, where an awaited effect ended with that very object."""
         # The last one: a shared object may have failed before and died now.
         return next((r for r in reversed(self.seen or ()) if _error_in(r) is exc), None)
 
     def enter(self, region: Any) -> None:
+        """The body has entered a region."""
         if self.regions is None:
             self.regions = []
         self.regions.append(region)
 
     def leave(self, region: Any) -> None:
+        """The body has left a region."""
         if self.regions is not None:
             self.regions.remove(region)
 
@@ -101,5 +105,5 @@ class Declares(Frame):
     __slots__ = ("name", "raises")
 
     def __init__(self, raises: tuple[type[BaseException], ...], name: str) -> None:
-        self.raises = raises
-        self.name = name
+        self.raises: tuple[type[BaseException], ...] = raises
+        self.name: str = name

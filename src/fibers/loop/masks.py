@@ -10,6 +10,7 @@ from fibers.loop.protocol import FAIL, Frame
 
 if TYPE_CHECKING:
     from fibers.cause import Cause
+    from fibers.loop.inner_task import InnerTask
     from fibers.loop.run_loop import FiberCore
 
 
@@ -21,10 +22,11 @@ class MaskEnd(Frame):
     __slots__ = ("face", "mask")
 
     def __init__(self, fiber: FiberCore) -> None:
-        self.mask = fiber._mask
-        self.face = fiber._face
+        self.mask: int = fiber._mask
+        self.face: InnerTask = fiber._face
 
     def leave(self, fiber: FiberCore) -> None:
+        """Give ``fiber`` the mask and the inner task of outside back."""
         fiber._mask = self.mask
         face = fiber._face
         if face is not self.face:

@@ -83,7 +83,7 @@ class Around(Node, Frame):
     __slots__ = ("first",)
 
     def __init__(self, first: Node) -> None:
-        self.first = first
+        self.first: Node = first
 
     def _ev(self, fiber: FiberCore) -> Any:
         fiber._stack.append(self)

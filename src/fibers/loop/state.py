@@ -46,7 +46,7 @@ class Rare:
         # Closes that wait for this fiber.
         self.closing: tuple[EndFibers, ...] | None = None
         # Interrupted, and what its body awaits has to end first.
-        self.cut = False
+        self.cut: bool = False
         # Failing task groups of asyncio's that have not raised yet.
         self.groups: list[FailingGroup] | None = None
         self.name: str | None = None
@@ -313,20 +313,25 @@ class FiberState(_Base):
         raise NotImplementedError
 
     def cancelled(self) -> bool:
+        """Whether it has ended by interrupts and nothing else."""
         raise NotImplementedError
 
     def result(self) -> Any:
+        """The value of an ended fiber, or its error raised."""
         raise NotImplementedError
 
     def exception(self) -> BaseException | None:
+        """The error of an ended fiber, None after a success."""
         raise NotImplementedError
 
     def add_done_callback(
         self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None
     ) -> None:
+        """Let the loop call ``fn(fiber)`` once it has ended, in ``context``."""
         raise NotImplementedError
 
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
+        """Forget ``fn``; gives how often it was registered."""
         raise NotImplementedError
 
 

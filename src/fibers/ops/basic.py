@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 
 class _ValueFields:
+    """What a node that gives a value consists of."""
+
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value: Any = value
 
 
 if TYPE_CHECKING or speed is None:
@@ -41,6 +43,8 @@ else:
 
 
 class SucceedOp(_ValueBase, Node):
+    """Gives ``value``."""
+
     __slots__ = ()
 
     def _ev(self, fiber: FiberCore) -> Any:
@@ -48,10 +52,12 @@ class SucceedOp(_ValueBase, Node):
 
 
 class FailCauseOp(Node):
+    """Fails with ``cause``, as it is."""
+
     __slots__ = ("cause",)
 
     def __init__(self, cause: Cause[Any]) -> None:
-        self.cause = cause
+        self.cause: Cause[Any] = cause
 
     def _ev(self, fiber: FiberCore) -> Any:
         fiber._cause = self.cause
@@ -59,20 +65,24 @@ class FailCauseOp(Node):
 
 
 class SyncOp(Node):
+    """Calls ``f`` at each run and gives what it returns."""
+
     __slots__ = ("f",)
 
     def __init__(self, f: Callable[[], Any]) -> None:
-        self.f = f
+        self.f: Callable[[], Any] = f
 
     def _ev(self, fiber: FiberCore) -> Any:
         return self.f()
 
 
 class SuspendOp(Node):
+    """Calls ``f`` at each run and goes on with the effect or exit that it returns."""
+
     __slots__ = ("f",)
 
     def __init__(self, f: Callable[[], Any]) -> None:
-        self.f = f
+        self.f: Callable[[], Any] = f
 
     def _ev(self, fiber: FiberCore) -> Any:
         return outcome_of(fiber, self.f())
@@ -89,6 +99,8 @@ class InterruptOp(Node):
 
 
 class YieldOp(Node):
+    """Gives the event loop a turn."""
+
     __slots__ = ()
 
     def _ev(self, fiber: FiberCore) -> Any:
@@ -105,7 +117,7 @@ class AccessOp(Node):
     __slots__ = ("f",)
 
     def __init__(self, f: Callable[[FiberCore], Any]) -> None:
-        self.f = f
+        self.f: Callable[[FiberCore], Any] = f
 
     def _ev(self, fiber: FiberCore) -> Any:
         return self.f(fiber)
@@ -115,22 +127,26 @@ class AccessOp(Node):
 
 
 class MapOp(Around):
+    """The value through a function."""
+
     __slots__ = ("f",)
 
     def __init__(self, first: Node, f: Callable[[Any], Any]) -> None:
         super().__init__(first)
-        self.f = f
+        self.f: Callable[[Any], Any] = f
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         return self.f(value)
 
 
 class FlatMapOp(Around):
+    """Goes on with the effect or exit that ``f`` makes of the value."""
+
     __slots__ = ("f",)
 
     def __init__(self, first: Node, f: Callable[[Any], Any]) -> None:
         super().__init__(first)
-        self.f = f
+        self.f: Callable[[Any], Any] = f
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         return outcome_of(fiber, self.f(value))
@@ -149,11 +165,13 @@ class _Give(Frame):
 
 
 class TapOp(Around):
+    """Runs what ``f`` makes of the value, then gives the value itself."""
+
     __slots__ = ("f",)
 
     def __init__(self, first: Node, f: Callable[[Any], Any]) -> None:
         super().__init__(first)
-        self.f = f
+        self.f: Callable[[Any], Any] = f
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         # The frame first: what f's effect gives is dropped, its failure passes through.
@@ -188,8 +206,8 @@ class MatchCauseOp(Around):
         on_value: Callable[[FiberCore, Any], Any] | None = None,
     ) -> None:
         super().__init__(first)
-        self.on_cause = on_cause
-        self.on_value = on_value
+        self.on_cause: Callable[[FiberCore, Cause[Any]], Any] = on_cause
+        self.on_value: Callable[[FiberCore, Any], Any] | None = on_value
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         return value if self.on_value is None else self.on_value(fiber, value)
@@ -208,7 +226,7 @@ class MapErrorOp(Around):
 
     def __init__(self, first: Node, f: Callable[[Any], Exception]) -> None:
         super().__init__(first)
-        self.f = f
+        self.f: Callable[[Any], Exception] = f
 
     def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
         fiber._cause = without_fails(cause) if fiber._skips(cause) else cause.map(self.f)
@@ -237,6 +255,8 @@ def catching(f: Callable[[Any], Any], wanted: Callable[[Any], bool] | None = Non
 
 
 def catching_defect(f: Callable[[Any], Any]) -> Any:
+    """``on_cause`` of catch_defect: the first defect, to ``f``; without one the cause goes on."""
+
     def on_cause(fiber: FiberCore, cause: Cause[Any]) -> Any:
         for reason in cause.reasons:
             if isinstance(reason, Die):
@@ -248,6 +268,8 @@ def catching_defect(f: Callable[[Any], Any]) -> Any:
 
 
 def catching_cause(f: Callable[[Any], Any]) -> Any:
+    """``on_cause`` of catch_cause: the whole cause, to ``f``."""
+
     def on_cause(fiber: FiberCore, cause: Cause[Any]) -> Any:
         return outcome_of(fiber, f(cause))
 
@@ -255,10 +277,12 @@ def catching_cause(f: Callable[[Any], Any]) -> Any:
 
 
 def to_failed_exit(fiber: FiberCore, cause: Cause[Any]) -> Any:
+    """``on_cause`` of exit: the exit of a failure is the value."""
     return failed(cause)
 
 
 def to_succeeded_exit(fiber: FiberCore, value: Any) -> Any:
+    """``on_value`` of exit: the exit of a success is the value."""
     return succeeded(value)
 
 
@@ -292,7 +316,7 @@ class ExitOp(Node):
     __slots__ = ("given",)
 
     def __init__(self, given: Any) -> None:
-        self.given = given
+        self.given: Any = given
 
     def _ev(self, fiber: FiberCore) -> Any:
         return exit_outcome(fiber, self.given)
@@ -323,8 +347,8 @@ class ProvideOp(Node):
     __slots__ = ("first", "services")
 
     def __init__(self, first: Node, services: dict[str, Any]) -> None:
-        self.first = first
-        self.services = services
+        self.first: Node = first
+        self.services: dict[str, Any] = services
 
     def _ev(self, fiber: FiberCore) -> Any:
         fiber._stack.append(_EnvEnd(fiber._env))

@@ -53,10 +53,10 @@ class _BodyFields:
         kwargs: dict[str, Any],
         declares: Declares | None,
     ) -> None:
-        self.f = f
-        self.args = args
-        self.kwargs = kwargs
-        self.declares = declares
+        self.f: Callable[..., Any] = f
+        self.args: tuple[Any, ...] = args
+        self.kwargs: dict[str, Any] = kwargs
+        self.declares: Declares | None = declares
 
 
 if TYPE_CHECKING or speed is None:
@@ -92,12 +92,13 @@ class FutureWait(Wait):
     __slots__ = ("fiber", "future", "quiet")
 
     def __init__(self, fiber: FiberCore, future: Any, *, quiet: bool) -> None:
-        self.fiber = fiber
-        self.future = future
+        self.fiber: FiberCore = fiber
+        self.future: Any = future
         # Who was told to stop by a signal may end as it likes (PR4).
-        self.quiet = quiet
+        self.quiet: bool = quiet
 
     def outcome(self) -> Any:
+        """How the future ended, as a step says it: its value, or FAIL."""
         future = self.future
         if future.cancelled():
             # Nobody asked this fiber to end: a defect, never its interrupt (PD6).
@@ -110,6 +111,7 @@ class FutureWait(Wait):
         return future.result()
 
     def done(self, future: Any) -> None:
+        """The future's callback: the fiber goes on, unless it waits no longer."""
         if self.fiber._wait is self:
             self.fiber._wake(self.outcome())
 
@@ -153,6 +155,7 @@ class _Rejected(Frame):
 def rejected(
     exc: BaseException, catch: Callable[[Exception], Exception] | None, tb: Any = None
 ) -> Fail[Any] | Die:
+    """What a promise that raised ``exc`` ends with: what ``catch`` makes of it, else a defect."""
     if catch is None or not isinstance(exc, Exception):
         return Die(exc, tb)
     return Fail(catch(exc), tb, "try_promise")
@@ -180,10 +183,10 @@ class PromiseOp(Node):
         tried: bool = False,
         catch: Callable[[Exception], Exception] | None = None,
     ) -> None:
-        self.thunk = thunk
-        self.make_signal = make_signal
-        self.tried = tried
-        self.mapped = catch
+        self.thunk: Callable[..., Any] = thunk
+        self.make_signal: Callable[[], tuple[Any, Frame]] | None = make_signal
+        self.tried: bool = tried
+        self.mapped: Callable[[Exception], Exception] | None = catch
 
     def _ev(self, fiber: FiberCore) -> Any:
         stack = fiber._stack

@@ -21,7 +21,7 @@ class SleepOp(Node):
     __slots__ = ("d",)
 
     def __init__(self, d: Duration) -> None:
-        self.d = d
+        self.d: Duration = d
 
     def _ev(self, fiber: FiberCore) -> Any:
         fiber._next = fiber._env[CLOCK_KEY].sleep(self.d)
@@ -34,7 +34,7 @@ class LiveSleepOp(Node):
     __slots__ = ("seconds",)
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+        self.seconds: float = seconds
 
     def _ev(self, fiber: FiberCore) -> Any:
         if not self.seconds > 0:
@@ -50,14 +50,17 @@ class LiveSleepOp(Node):
 
 
 class LiveSleep(Wait):
+    """One sleep: a timer of the loop's, cancelled when the fiber waits no longer."""
+
     __slots__ = ("fiber", "handle", "seconds")
 
     def __init__(self, fiber: FiberCore, loop: Any, seconds: float) -> None:
-        self.fiber = fiber
-        self.seconds = seconds
+        self.fiber: FiberCore = fiber
+        self.seconds: float = seconds
         self.handle: Any = loop.call_later(seconds, self.over, context=fiber._queue.context)
 
     def over(self) -> None:
+        """The timer's callback: the fiber goes on."""
         self.handle = None  # it refers to this method
         if self.fiber._wait is self:
             self.fiber._wake(None)

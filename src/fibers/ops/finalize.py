@@ -58,7 +58,7 @@ class OnExitOp(Around):
 
     def __init__(self, first: Node, f: Callable[[Any], Any]) -> None:
         super().__init__(first)
-        self.f = f
+        self.f: Callable[[Any], Any] = f
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         return run_finalizer(fiber, value, None, lambda: self.f(succeeded(value)))
@@ -74,7 +74,7 @@ class EnsuringOp(Around):
 
     def __init__(self, first: Node, last: Node) -> None:
         super().__init__(first)
-        self.last = last
+        self.last: Node = last
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         return run_finalizer(fiber, value, None, lambda: self.last)
@@ -90,7 +90,7 @@ class OnCauseOp(Around):
 
     def __init__(self, first: Node, f: Callable[[Cause[Any]], Callable[[], Any] | None]) -> None:
         super().__init__(first)
-        self.f = f
+        self.f: Callable[[Cause[Any]], Callable[[], Any] | None] = f
 
     def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
         build = self.f(cause)

@@ -51,11 +51,11 @@ class Flight:
     __slots__ = ("child", "first", "left", "made", "waiting")
 
     def __init__(self, first: Node, made: Env, left: Callable[[Flight], None]) -> None:
-        self.first = first
-        self.made = made
-        self.left = left
+        self.first: Node = first
+        self.made: Env = made
+        self.left: Callable[[Flight], None] = left
         self.child: FiberCore | None = None
-        self.waiting = 0
+        self.waiting: int = 0
 
 
 class FlightOp(Node):
@@ -64,7 +64,7 @@ class FlightOp(Node):
     __slots__ = ("flight",)
 
     def __init__(self, flight: Flight) -> None:
-        self.flight = flight
+        self.flight: Flight = flight
 
     def _ev(self, fiber: FiberCore) -> Any:
         flight = self.flight
@@ -117,12 +117,12 @@ class Memo:
     __slots__ = ("exit", "first", "flight", "made", "seconds", "until")
 
     def __init__(self, first: Node, seconds: float, made: Env) -> None:
-        self.first = first
-        self.seconds = seconds
-        self.made = made
+        self.first: Node = first
+        self.seconds: float = seconds
+        self.made: Env = made
         self.flight: Flight | None = None
         self.exit: Any = None
-        self.until = 0.0
+        self.until: float = 0.0
 
     def forget(self) -> None:
         """The next run is a new one. Those that wait for one under way still get its outcome."""
@@ -130,6 +130,7 @@ class Memo:
         self.exit = None
 
     def start(self) -> Flight:
+        """A new run of the effect, in which those that come now join."""
         flight = Flight(_Kept(self), self.made, self._left)
         self.flight = flight
         self.exit = None
@@ -169,7 +170,7 @@ class MemoOp(Node):
     __slots__ = ("memo",)
 
     def __init__(self, memo: Memo) -> None:
-        self.memo = memo
+        self.memo: Memo = memo
 
     def _ev(self, fiber: FiberCore) -> Any:
         memo = self.memo

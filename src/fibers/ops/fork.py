@@ -67,10 +67,10 @@ class _ForkFields:
         uninterruptible: Uninterruptible,
         site: Site,
     ) -> None:
-        self.first = first
-        self.mode = mode
-        self.owner = owner
-        self.immediate = immediate
+        self.first: Node = first
+        self.mode: int = mode
+        self.owner: Any = owner
+        self.immediate: bool = immediate
         self.masked: Uninterruptible = uninterruptible
         self.site: Site = site
 
@@ -192,7 +192,7 @@ class AwaitChildrenOp(Node):
     __slots__ = ("first",)
 
     def __init__(self, first: Node) -> None:
-        self.first = first
+        self.first: Node = first
 
     def _ev(self, fiber: FiberCore) -> Any:
         fiber._stack.append(_WithChildren(frozenset(fiber._children or ())))

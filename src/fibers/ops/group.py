@@ -92,8 +92,8 @@ class RaceOp(Node):
     __slots__ = ("effects", "first_to_end")
 
     def __init__(self, effects: Sequence[Node], *, first_to_end: bool) -> None:
-        self.effects = effects
-        self.first_to_end = first_to_end
+        self.effects: Sequence[Node] = effects
+        self.first_to_end: bool = first_to_end
 
     def _ev(self, fiber: FiberCore) -> Any:
         race = _Race(fiber, self.effects, self.first_to_end)
@@ -167,9 +167,9 @@ class TimeoutOp(Node):
     def __init__(
         self, first: Node, sleep: Callable[[FiberCore], Node], late: Callable[[], Any]
     ) -> None:
-        self.first = first
-        self.sleep = sleep
-        self.late = late
+        self.first: Node = first
+        self.sleep: Callable[[FiberCore], Node] = sleep
+        self.late: Callable[[], Any] = late
 
     def _ev(self, fiber: FiberCore) -> Any:
         race = _TimeoutRace(fiber, (self.first, self.sleep(fiber)), self.late)
@@ -208,9 +208,9 @@ class SequenceOp(Node):
     __slots__ = ("discard", "f", "items")
 
     def __init__(self, items: Iterable[Any], f: Callable[[Any], Any], discard: bool) -> None:
-        self.items = items
-        self.f = f
-        self.discard = discard
+        self.items: Iterable[Any] = items
+        self.f: Callable[[Any], Any] = f
+        self.discard: bool = discard
 
     def _ev(self, fiber: FiberCore) -> Any:
         return _Sequence(iter(self.items), self.f, self.discard).go(fiber)
@@ -251,10 +251,10 @@ class WorkersOp(Node):
     def __init__(
         self, items: Iterable[Any], f: Callable[[Any], Any], limit: int | None, discard: bool
     ) -> None:
-        self.items = items
-        self.f = f
-        self.limit = limit
-        self.discard = discard
+        self.items: Iterable[Any] = items
+        self.f: Callable[[Any], Any] = f
+        self.limit: int | None = limit
+        self.discard: bool = discard
 
     def _ev(self, fiber: FiberCore) -> Any:
         workers = _Workers(fiber, iter(self.items), self.f, self.limit, self.discard)

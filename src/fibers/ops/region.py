@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 
 class UninterruptibleOp(Node):
+    """``first`` under one mask more."""
+
     __slots__ = ("first",)
 
     def __init__(self, first: Node) -> None:
-        self.first = first
+        self.first: Node = first
 
     def _ev(self, fiber: FiberCore) -> Any:
         fiber._stack.append(MaskEnd(fiber))
@@ -39,8 +41,8 @@ class MaskToOp(Node):
     __slots__ = ("depth", "first")
 
     def __init__(self, first: Node, depth: int) -> None:
-        self.first = first
-        self.depth = depth
+        self.first: Node = first
+        self.depth: int = depth
 
     def _ev(self, fiber: FiberCore) -> Any:
         fiber._stack.append(MaskEnd(fiber))
@@ -62,8 +64,8 @@ class MaskOp(Node):
     def __init__(
         self, f: Callable[[Any], Any], make_restore: Callable[[int], Callable[[Any], Any]]
     ) -> None:
-        self.f = f
-        self.make_restore = make_restore
+        self.f: Callable[[Any], Any] = f
+        self.make_restore: Callable[[int], Callable[[Any], Any]] = make_restore
 
     def _ev(self, fiber: FiberCore) -> Any:
         fiber._stack.append(MaskEnd(fiber))

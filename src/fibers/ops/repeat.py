@@ -79,11 +79,12 @@ class Tally:
     __slots__ = ("attempt", "previous", "start")
 
     def __init__(self) -> None:
-        self.attempt = 0
-        self.start = 0.0
-        self.previous = 0.0
+        self.attempt: int = 0
+        self.start: float = 0.0
+        self.previous: float = 0.0
 
     def step(self, now: float, given: Any, output: Any, duration: float) -> ScheduleMetadata:
+        """Another step, at ``now``: its input, its output, and the seconds until the next run."""
         if self.attempt == 0:
             self.start = self.previous = now
         self.attempt += 1
@@ -106,9 +107,9 @@ class _RoundsOp(Node):
     __slots__ = ("first", "limits", "start")
 
     def __init__(self, first: Node, start: Start | None, limits: Limits | None) -> None:
-        self.first = first
+        self.first: Node = first
         self.start: Start = _at_once if start is None else start
-        self.limits = limits
+        self.limits: Limits | None = limits
 
 
 class RepeatOp(_RoundsOp):
@@ -140,7 +141,7 @@ class RetryOp(_RoundsOp):
         or_else: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         super().__init__(first, start, limits)
-        self.or_else = or_else
+        self.or_else: Callable[[Any, Any], Any] | None = or_else
 
     def _ev(self, fiber: FiberCore) -> Any:
         return _Retry(self, fiber).run(fiber)
@@ -166,7 +167,7 @@ class Limits:
         while_: Callable[[Any], Any] | None,
         until: Callable[[Any], Any] | None,
     ) -> None:
-        self.times = None if times is None else checked_times(times)
+        self.times: int | None = None if times is None else checked_times(times)
         self.predicates: list[tuple[Callable[[Any], Any], bool]] = []
         if while_ is not None:
             self.predicates.append((while_, True))

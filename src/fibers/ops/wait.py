@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 class NeverWait(Wait):
+    """What nobody ends but an interrupt."""
+
     __slots__ = ()
 
     def _label(self) -> str:
@@ -27,6 +29,8 @@ NEVER = NeverWait()
 
 
 class NeverOp(Node):
+    """Waits for ever."""
+
     __slots__ = ()
 
     def _ev(self, fiber: FiberCore) -> Any:
@@ -82,10 +86,12 @@ class _Outcome(Node):
 
 
 class CallbackOp(Node):
+    """Waits for the first outcome that is handed to the callback ``register`` gets."""
+
     __slots__ = ("register",)
 
     def __init__(self, register: Callable[[Callable[[Any], None]], Any]) -> None:
-        self.register = register
+        self.register: Callable[[Callable[[Any], None]], Any] = register
 
     def _ev(self, fiber: FiberCore) -> Any:
         pending = _Pending(fiber)
@@ -114,8 +120,8 @@ class JoinOp(Node):
     __slots__ = ("as_exit", "target")
 
     def __init__(self, target: FiberCore, *, as_exit: bool) -> None:
-        self.target = target
-        self.as_exit = as_exit
+        self.target: FiberCore = target
+        self.as_exit: bool = as_exit
 
     def _ev(self, fiber: FiberCore) -> Any:
         target = self.target
@@ -126,6 +132,7 @@ class JoinOp(Node):
 
 
 def joined(fiber: FiberCore, target: FiberCore, as_exit: bool) -> Any:
+    """Go on as ``target`` ended, or with its exit. That observes its failure (PD8)."""
     target._seen = True
     if as_exit:
         return target._exit_made()
@@ -143,8 +150,8 @@ class _JoinFields:
     fiber: FiberCore
 
     def __init__(self, target: FiberCore, as_exit: bool = False) -> None:
-        self.target = target
-        self.as_exit = as_exit
+        self.target: FiberCore = target
+        self.as_exit: bool = as_exit
 
 
 if TYPE_CHECKING or speed is None:
@@ -201,7 +208,7 @@ class JoinAllOp(Node):
     __slots__ = ("targets",)
 
     def __init__(self, targets: list[FiberCore]) -> None:
-        self.targets = targets
+        self.targets: list[FiberCore] = targets
 
     def _ev(self, fiber: FiberCore) -> Any:
         for target in self.targets:
@@ -217,18 +224,21 @@ class JoinAllOp(Node):
 
 
 class AllWait(Wait, Observer):
+    """One wait for the success of all, or for the first failure."""
+
     __slots__ = ("fiber", "left", "targets")
 
     def __init__(self, fiber: FiberCore, targets: list[FiberCore]) -> None:
-        self.fiber = fiber
-        self.targets = targets
-        self.left = 0
+        self.fiber: FiberCore = fiber
+        self.targets: list[FiberCore] = targets
+        self.left: int = 0
         for target in targets:
             if target._state != ENDED:
                 self.left += 1
                 watch(target, self, fiber)
 
     def values(self) -> list[Any]:
+        """Of all, in the order given; all have succeeded."""
         return [t._result for t in self.targets]
 
     def _fiber_done(self, fiber: FiberCore) -> None:
@@ -259,7 +269,7 @@ class AwaitAllOp(Node, Frame):
     __slots__ = ("targets",)
 
     def __init__(self, targets: list[FiberCore]) -> None:
-        self.targets = targets
+        self.targets: list[FiberCore] = targets
 
     def _ev(self, fiber: FiberCore) -> Any:
         for target in self.targets:
@@ -285,7 +295,7 @@ class WaitForEnds(EndFibers):
         leads_to: Callable[[FiberCore, FiberCore], bool] | None = None,
     ) -> None:
         super().__init__(targets, Interrupt(), leads_to=leads_to)
-        self.at = len(targets)
+        self.at: int = len(targets)
 
 
 class InterruptOneOp(Node):
@@ -294,10 +304,10 @@ class InterruptOneOp(Node):
     __slots__ = ("again", "by", "reason", "target")
 
     def __init__(self, target: FiberCore, by: Any, reason: str | None, again: bool) -> None:
-        self.target = target
-        self.by = by
-        self.reason = reason
-        self.again = again
+        self.target: FiberCore = target
+        self.by: Any = by
+        self.reason: str | None = reason
+        self.again: bool = again
 
     def _ev(self, fiber: FiberCore) -> Any:
         target = self.target
@@ -312,12 +322,14 @@ class InterruptOneOp(Node):
 
 
 class InterruptAllOp(Node):
+    """Signal all, in order, then wait until all have ended (FL13)."""
+
     __slots__ = ("by", "reason", "targets")
 
     def __init__(self, targets: list[FiberCore], by: Any, reason: str | None) -> None:
-        self.targets = targets
-        self.by = by
-        self.reason = reason
+        self.targets: list[FiberCore] = targets
+        self.by: Any = by
+        self.reason: str | None = reason
 
     def _ev(self, fiber: FiberCore) -> Any:
         fiber._next = EndFibers(self.targets, interrupt_by(fiber, self.by, self.reason))
@@ -335,4 +347,5 @@ MINE: Any = _Mine()
 
 
 def interrupt_by(fiber: FiberCore, by: Any, reason: str | None) -> Interrupt:
+    """The reason of an interrupt that ``fiber`` evaluates, ``by`` itself where nobody is named."""
     return Interrupt(fiber.id if by is MINE else by, reason)

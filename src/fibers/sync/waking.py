@@ -21,14 +21,12 @@ def wake_with(fiber: FiberCore, wait: Wait, node: Node) -> bool:
             fiber._wake_next(node)
 
     loop = fiber._queue.loop
+    if loop is None or loop is hooks.running_loop():
+        go_on()
+        return True
     try:
-        if loop is None or loop is hooks.running_loop():
-            go_on()
-        else:
-            loop.call_soon_threadsafe(go_on)
+        loop.call_soon_threadsafe(go_on)
     except RuntimeError:
-        # Not asked before the call: another thread may close it in between.
-        if loop is None or not loop.is_closed():
-            raise
+        # It is closed. Not asked before the call: another thread may close it in between.
         return False
     return True
