@@ -19,12 +19,13 @@ CODE := $(wildcard src tests tools bench examples docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help announce run test check bench native conformance coverage spec drill flake lock docs clean base dev local
+.PHONY: help announce run test check bench native conformance coverage spec mutation drill flake lock docs clean base dev local
 
 help:
 	@echo "run    serve with the local model        test   the whole suite (no model, no network)"
 	@echo "check  format, lint, types, layers, docs flake  lifecycle tests, repeated and under load"
 	@echo "spec   semantics that no test pins       bench  the benchmarks"
+	@echo "mutation  do the tests notice a bug in the run loop, a scope, a region?"
 	@echo "native compiles the hot paths; FIBERS_PURE=1 does without"
 	@echo "conformance  CPython's and anyio's own tests, with the task factory"
 	@echo "coverage  branch coverage of src/fibers, with what is missing"
@@ -49,6 +50,10 @@ $(VENV)/stamp-dev: requirements/dev.txt pyproject.toml | $(BIN)/python
 
 $(VENV)/stamp-local: requirements/local.txt | $(BIN)/python
 	$(PIP_SHOWN) --no-deps --require-hashes -r requirements/local.txt
+	@touch $@
+
+$(VENV)/stamp-mutation: requirements/mutation.txt $(VENV)/stamp-dev
+	$(PIP) --require-hashes -r requirements/mutation.txt
 	@touch $@
 
 base: $(VENV)/stamp-base
@@ -92,9 +97,12 @@ conformance: dev
 # Of the pure modules, also where native ones have been built: a tracer sees nothing of those.
 coverage: dev
 	@rm -rf build/coverage && mkdir -p build/coverage
-	FIBERS_PURE=1 $(BIN)/coverage run -m pytest $(COVERED) -q --no-spec-claims $(ARGS)
+	FIBERS_PURE=1 $(BIN)/coverage run -m pytest -p tools.traced $(COVERED) -q --no-spec-claims $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
+
+mutation: $(VENV)/stamp-mutation
+	$(BIN)/python -m tools.mutation $(ARGS)
 
 spec: dev
 	@$(BIN)/python -m tools.spec
@@ -118,6 +126,7 @@ lock: | $(BIN)/python
 	$(VENV)-lock/bin/python -m pip --disable-pip-version-check install --quiet uv==$(UV_VERSION)
 	$(COMPILE) --group dev -o requirements/dev.txt pyproject.toml
 	$(COMPILE) --group build -c requirements/dev.txt -o requirements/base.txt pyproject.toml
+	$(COMPILE) --group mutation -c requirements/dev.txt -o requirements/mutation.txt pyproject.toml
 	$(COMPILE) --no-deps -o requirements/local.txt requirements/local.in
 	rm -rf $(VENV)-lock
 

@@ -439,3 +439,87 @@ say(f"returned {fb.run(main())}")
 
     assert (code, output) == (0, "returned 5\n")
     assert "program.py" in errors or "stuck_in_a_region" in errors
+
+
+# ---- ends that are neither a value nor a signal
+
+
+@pytest.mark.spec("EX12")
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [("SystemExit(7)", 7), ("KeyboardInterrupt()", 130)],
+    ids=["SystemExit", "KeyboardInterrupt"],
+)
+def test_what_ends_a_process_by_exception_keeps_its_code(
+    programs: Programs, raised: str, expected: int
+) -> None:
+    """As Python's own exit does; finalizers run first, and nothing is printed (PD7)."""
+    source = f"""
+@fb.effect
+async def main():
+    try:
+        await fb.sleep(0.01)
+        raise {raised}
+    finally:
+        await fb.sleep(0.01)
+        say("finalized")
+
+fb.run_main(main())
+"""
+
+    code, output, errors = programs.start(source).end()
+
+    assert (code, output, errors) == (expected, "finalized\n", "")
+
+
+@pytest.mark.spec("EX12")
+def test_a_main_that_interrupts_itself_exits_with_1_and_says_so(programs: Programs) -> None:
+    """No signal asked for it: something in the program did."""
+    code, _, errors = programs.start("fb.run_main(Effect.interrupt())").end()
+
+    assert code == 1
+    assert errors.startswith("interrupted: Cause([Interrupt(by=")
+
+
+OWN_LOOP = """
+import os, signal
+
+class Policy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self):
+        {then}
+        return super().new_event_loop()
+
+asyncio.set_event_loop_policy(Policy())
+"""
+"""The last moment before there is a loop belongs to the program too."""
+
+
+@pytest.mark.spec("EX12")
+@EITHER_SIGNAL
+def test_a_signal_before_there_is_a_loop_ends_it_before_it_begins(
+    programs: Programs, number: signal.Signals, expected: int
+) -> None:
+    """Nothing of main runs."""
+    source = OWN_LOOP.format(then=f"os.kill(os.getpid(), {int(number)})")
+    source += 'fb.run_main(Effect.sync(lambda: say("main")))'
+
+    code, output, _ = programs.start(source).end()
+
+    assert (code, output) == (expected, "")
+
+
+@pytest.mark.spec("EX12")
+def test_a_program_without_a_loop_raises_and_has_its_signals_back(programs: Programs) -> None:
+    """It never ran: there is no exit code to leave with."""
+    source = OWN_LOOP.format(then='raise OSError("too many open files")')
+    source += """
+try:
+    fb.run_main(Effect.succeed(1))
+except OSError as exc:
+    say(exc)
+    say(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+"""
+
+    code, output, _ = programs.start(source).end()
+
+    assert (code, output) == (0, "too many open files\nTrue\n")

@@ -907,3 +907,37 @@ async def test_a_native_async_for_in_a_body_closes_in_its_fiber(
 
 def _fail(_: object) -> Effect[Never]:
     return Effect.die(AssertionError("not reached"))
+
+
+async def test_athrow_takes_a_class_with_its_instance() -> None:
+    """The form in three parts, as contextlib and old code call it."""
+    boom, given = Boom("hello"), list[BaseException]()
+    items = fb.to_async_iterable(pull_of([1, 2]))
+
+    try:
+        await items.athrow(Boom, boom)
+    except Boom as exc:
+        given.append(exc)
+
+    assert given == [boom]
+    assert given[0] is boom
+
+
+@pytest.mark.spec("AT13", "PD12")
+@pytest.mark.parametrize("turns_until_cancel", [0, 1])
+async def test_an_item_on_its_way_to_a_cancelled_task_is_the_next_ones(
+    turns_until_cancel: int,
+) -> None:
+    """The effect has ended with it, and the task has not gone on yet: nobody got it."""
+    items: fb.Queue[int] = fb.Queue.unbounded()
+    async with aclosing(fb.to_async_iterable(items.take())) as pulled:
+        consumer = asyncio.ensure_future(anext(pulled))
+        await asyncio.sleep(0)
+        items.offer_unsafe(1)
+        await turns(turns_until_cancel)
+        consumer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await consumer
+
+        items.offer_unsafe(2)
+        assert [await anext(pulled), await anext(pulled)] == [1, 2]

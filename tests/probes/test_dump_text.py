@@ -318,3 +318,23 @@ async def test_a_scope_of_no_fiber_and_no_occupant_is_not_shown() -> None:
     """A dump is about what is alive."""
     async with Scope(name="forgotten"):
         assert "forgotten" not in fb.dump()
+
+
+def test_scopes_inside_a_scope_are_bounded() -> None:
+    """As those beside each other are."""
+    outer = ScopeShot("Scope 0", "sequential", "open", 1000, {})
+    outer.scopes = [
+        ScopeShot(f"Scope w{number}", "parallel", "open", 1, {}) for number in range(1000)
+    ]
+
+    text = text_of(grouped(Snapshot(0, [outer], [])))
+
+    assert len(text.splitlines()) < 100
+    assert f"  ... {1000 - SIBLINGS_SHOWN} more scopes" in text
+
+
+def test_many_of_one_name_are_shown_with_it() -> None:
+    """Once."""
+    text = text_with(*(a_shot(id, name="worker") for id in range(ALIKE_FROM)))
+
+    assert f"{ALIKE_FROM} alike, #0 to #{ALIKE_FROM - 1} worker, suspended" in text

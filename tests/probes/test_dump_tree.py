@@ -13,7 +13,7 @@ import pytest
 import fibers as fb
 from fibers import Effect, Scope
 from fibers.app import AppScope, occupy
-from fibers.dump import describe, live_fibers, snapshot
+from fibers.dump import chain, describe, live_fibers, snapshot
 from fibers.dump.tree import FiberShot, ScopeShot, plain, span
 from fibers.loop import hooks
 from tests.probes.kit_f import endless, new_gate, turns
@@ -529,3 +529,103 @@ def test_described_values_are_plain_and_bounded() -> None:
     assert said["object"].startswith("<object object")
     assert len(said["5"]) < 250
     assert "[[[" in str(said["deep"])
+
+
+# ---- bounds, and what changes under the reader
+
+
+async def test_the_chain_goes_through_anext_with_a_default(rt: fb.Runtime) -> None:
+    """A wrapper around a wrapper."""
+    gate = new_gate()
+
+    async def giving() -> AsyncIterator[int]:
+        yield await gate
+
+    @fb.effect
+    async def body() -> None:
+        await anext(giving(), None)
+
+    fiber = rt.run_fork(body())
+
+    assert functions(shot_of(fiber)) == ["body", "giving"]
+    gate.set_result(1)
+
+
+async def test_a_chain_of_awaits_is_followed_only_so_far(
+    rt: fb.Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dump takes a bounded time whatever there is."""
+    monkeypatch.setattr(chain, "_AWAITS_FOLLOWED", 3)
+    gate = new_gate()
+
+    async def deeper(levels: int) -> None:
+        await (deeper(levels - 1) if levels else gate)
+
+    @fb.effect
+    async def body() -> None:
+        await deeper(10)
+
+    fiber = rt.run_fork(body())
+
+    assert functions(shot_of(fiber)) == ["body", "deeper", "deeper"]
+    gate.set_result(1)
+
+
+async def test_a_chain_of_tasks_is_followed_only_so_far(rt: fb.Runtime) -> None:
+    """The ones next to the fiber tell most."""
+    gate = new_gate()
+
+    async def link(levels: int) -> None:
+        await (asyncio.ensure_future(link(levels - 1)) if levels else gate)
+
+    @fb.effect
+    async def body() -> None:
+        await asyncio.ensure_future(link(20))
+
+    fiber = rt.run_fork(body())
+    await turns(30)
+
+    assert functions(shot_of(fiber)) == ["body", *["link"] * 8]
+    gate.set_result(1)
+    await fiber
+
+
+class Changing:
+    """An occupant whose description changes while it is read."""
+
+    name = "changing"
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    def start(self, scope: Scope) -> Effect[None, Any]:
+        return Effect.succeed(None)
+
+    def describe(self) -> dict[str, object]:
+        self._times -= 1
+        if self._times >= 0:
+            raise RuntimeError("dictionary changed size during iteration")
+        return {"items": 5}
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [(3, "items=5"), (1000, "describe() raised RuntimeError: dictionary changed size")],
+    ids=["for a moment", "for ever"],
+)
+async def test_what_changes_under_the_reader_is_read_again(times: int, said: str) -> None:
+    """A dump may come from another thread. It doesn't try for ever."""
+    scope = AppScope(name="changing app")
+    await occupy(scope, Changing(times))
+
+    text = fb.dump()
+    await scope.close()
+
+    assert f"occupant changing: {said}" in text
+
+
+def test_a_described_mapping_is_bounded_too() -> None:
+    said = plain({number: number for number in range(1000)})
+
+    assert len(said) == 21
+    assert said["..."] == "980 more"

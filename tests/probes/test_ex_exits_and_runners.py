@@ -8,7 +8,7 @@ import pytest
 from returns.result import Failure, Success
 
 import fibers as fb
-from fibers import Cause, Die, Effect, Fail, Fiber, Interrupt, Scope, Tag
+from fibers import Cause, CauseError, Die, Effect, Fail, Fiber, Interrupt, Scope, Tag
 from tests.probes.kit_d import (
     Boom,
     Defect,
@@ -744,3 +744,88 @@ async def test_the_default_is_back_where_there_was_no_outer_service() -> None:
     failing = Effect.fail(Boom()).provide_service(MODE, "inner").exit()
 
     assert await failing.flat_map(lambda _: read_mode()) == "plain"
+
+
+# ---- match, sandbox
+
+
+@pytest.mark.parametrize(
+    ("eff", "expected"),
+    [
+        (Effect.succeed(5), "value 5"),
+        (Effect.fail(ValueError("no")), "error no"),
+    ],
+    ids=["success", "failure"],
+)
+async def test_match_makes_a_value_of_either_outcome(
+    eff: Effect[int, ValueError], expected: str
+) -> None:
+    """With plain functions."""
+    said = await eff.match(
+        on_success=lambda value: f"value {value}", on_failure=lambda error: f"error {error}"
+    )
+
+    assert said == expected
+
+
+async def test_match_leaves_a_defect_alone() -> None:
+    """It is no outcome that anybody declared."""
+    boom = ValueError("defect")
+    eff: Effect[int, ValueError] = Effect.die(boom)
+
+    exit = await eff.match(on_success=str, on_failure=str).exit()
+
+    assert cause_of(exit).defects == (boom,)
+
+
+def test_sandboxed_errors_are_equal_by_their_cause() -> None:
+    """As the causes are that they carry; nothing else is equal to one."""
+    one, same = CauseError(Cause([Interrupt(7)])), CauseError(Cause([Interrupt(7)]))
+    other = CauseError(Cause([Interrupt(8)]))
+
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert one != Cause([Interrupt(7)])
+
+
+# ---- exceptions that are hard to handle
+
+
+class Incomparable(Exception):
+    """As of a data class that holds an array."""
+
+    __hash__ = Exception.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+
+def test_an_error_that_cannot_be_compared_is_equal_to_itself_only() -> None:
+    """Causes are combined and compared all the same."""
+    one, other = Incomparable(), Incomparable()
+
+    assert Fail(one) == Fail(one)
+    assert Fail(one) != Fail(other)
+    assert len(Cause([Fail(one)]).combine(Cause([Fail(other), Fail(one)])).reasons) == 2
+
+
+class Frozen(Exception):
+    """As of a frozen data class."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("frozen")
+
+
+def test_an_error_that_cannot_be_written_to_is_squashed_without_notes() -> None:
+    """The very object, whatever else there was to say."""
+    frozen = Frozen("no")
+
+    assert Cause([Fail(frozen), Interrupt(7)]).squash() is frozen
+
+
+def test_a_cause_is_equal_to_causes_only() -> None:
+    """Not to the tuple of its reasons."""
+    reasons: Any = (Interrupt(7),)
+
+    assert Cause(reasons) != reasons

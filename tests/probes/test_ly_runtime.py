@@ -643,3 +643,15 @@ def test_an_edge_checks_the_layer_graph_when_it_is_called(edge: str) -> None:
         CHECKED[edge](part(log, "B", needs=[A]))
 
     assert log == []
+
+
+@pytest.mark.spec("EX8")
+def test_run_raises_fiber_interrupted_where_the_release_was_interrupted() -> None:
+    """The effect itself has succeeded."""
+    released = fb.acquire_release(Effect.succeed("a"), lambda _, __: Effect.interrupt())
+    layer = Layer.scoped(fb.Tag[str]("released by an interrupt"), released)
+
+    with pytest.raises(fb.FiberInterrupted) as raised:
+        fb.run(Effect.succeed(5), layer=layer)
+
+    assert raised.value.cause.has_interrupts_only

@@ -17,7 +17,7 @@ from opentelemetry.trace import StatusCode
 
 import fibers as fb
 from fibers import Effect, Layer
-from tests.probes.kit_e import Boom, Defect, chain, interrupt_during, pass_time
+from tests.probes.kit_e import Boom, Defect, cause_of, chain, interrupt_during, pass_time
 from tests.probes.kit_ly import A, Service
 
 if TYPE_CHECKING:
@@ -381,3 +381,61 @@ async def test_without_a_provider_the_work_is_the_same() -> None:
     value = await fb.sleep(0).map(lambda _: 5).with_span("work")
 
     assert value == 5
+
+
+@pytest.mark.spec("LY6")
+def test_an_installation_that_cannot_be_imported_is_told_once_and_costs_the_spans_only() -> None:
+    """As an SDK without its API, or two versions that don't fit."""
+    source = (
+        "import sys, logging\n"
+        "sys.modules['opentelemetry.trace'] = None\n"
+        "logging.basicConfig(stream=sys.stdout, format='%(message).40s')\n"
+        "import fibers as fb\n"
+        "work = fb.Effect.succeed(5)\n"
+        "both = work.with_span('one'), work.with_span('two')\n"
+        "print(both == (work, work))\n"
+    )
+
+    told, *_, last = run_python(source).splitlines()
+
+    assert told == "opentelemetry is installed without its A"
+    assert last == "True"
+
+
+class _Broken(SpanProcessor):
+    """An exporter that can't even begin."""
+
+    def on_start(self, span: object, parent_context: object = None) -> None:
+        raise RuntimeError("no disk")
+
+
+@pytest.mark.spec("LY6")
+async def test_a_span_that_cannot_be_started_does_not_stop_the_work(
+    provider: TracerProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told in the log, once, and the work goes on without."""
+    provider.add_span_processor(_Broken())
+
+    assert await Effect.succeed("done").with_span("work") == "done"
+
+    (record,) = [r for r in caplog.records if r.name == "fibers"]
+    assert "the span 'work' could not be started" in record.getMessage()
+
+
+class _Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.spec("LY6")
+async def test_a_span_ends_also_with_an_error_that_has_no_words(
+    exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The attribute that would hold them is lost, the span is not."""
+    error = _Silent()
+    failing: Effect[int, _Silent] = Effect.fail(error)
+
+    exit_ = await failing.with_span("work").exit()
+
+    assert cause_of(exit_).failures == (error,)
+    assert ended(exporter) == ["work"]

@@ -449,3 +449,14 @@ async def test_a_plain_fork_is_no_child_of_the_calling_fiber() -> None:
     assert alive is None
     assert await fiber == 5
     assert fiber.id not in running
+
+
+async def test_what_run_callback_gives_interrupts_in_somebodys_name() -> None:
+    """The argument is the interruptor's id."""
+    exits = list[fb.Exit[None, Never]]()
+
+    interrupt = fb.run_callback(endless(), on_exit=exits.append)
+    interrupt(7)
+    await turns()
+
+    assert [interruptors(exit) for exit in exits] == [[7]]

@@ -331,3 +331,25 @@ async def test_an_awaited_effect_can_be_awaited_again() -> None:
     await work
 
     assert runs == [0, 1]
+
+
+@pytest.mark.spec("PD12")
+def test_a_plain_task_that_is_thrown_away_interrupts_its_fiber() -> None:
+    """Closed by hand, or with its loop: nobody is left to wait, and nobody is told of a value."""
+    log = list[str]()
+
+    async def plain() -> None:
+        await endless().on_interrupt(lambda _: note(log, "interrupted"))
+
+    async def main() -> None:
+        coro = plain()
+        task = asyncio.ensure_future(coro)
+        await turns(3)
+        coro.close()
+        log.append("closed")
+        await turns(3)
+        task.cancel()
+
+    asyncio.run(main())
+
+    assert log == ["interrupted", "closed"]

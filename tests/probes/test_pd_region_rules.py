@@ -409,3 +409,77 @@ async def test_a_body_awaited_under_a_region_is_masked() -> None:
     await fiber.exit()
 
     assert log == ["inner done", "region done"]
+
+
+@pytest.mark.spec("PD17")
+async def test_a_region_is_entered_once() -> None:
+    """A second entry would lose the mask of the first."""
+
+    @fb.effect
+    async def body() -> None:
+        region = fb.uninterruptible()
+        with region:
+            pass
+        with region:
+            pytest.fail("the region was entered again")
+
+    (defect,) = cause_of(await body().exit()).defects
+
+    assert isinstance(defect, RuntimeError)
+    assert "make a new one" in str(defect)
+
+
+@pytest.mark.spec("PD17")
+async def test_a_restore_of_an_outer_region_is_a_runtime_error() -> None:
+    """It would unmask what the inner region protects."""
+
+    @fb.effect
+    async def body() -> None:
+        with fb.uninterruptible() as outer, fb.uninterruptible(), outer():
+            pytest.fail("the restore was entered")
+
+    (defect,) = cause_of(await body().exit()).defects
+
+    assert isinstance(defect, RuntimeError)
+    assert "innermost" in str(defect)
+
+
+@pytest.mark.spec("PD17")
+async def test_a_restore_is_left_once_and_by_its_fiber() -> None:
+    """Left again it would mask for good."""
+    raised = list[BaseException]()
+
+    @fb.effect
+    async def body() -> int:
+        with fb.uninterruptible() as restore:
+            hole = restore()
+            hole.__enter__()
+            hole.__exit__(None, None, None)
+            try:
+                hole.__exit__(None, None, None)
+            except RuntimeError as exc:
+                raised.append(exc)
+        return 5
+
+    exit = await body().exit()
+
+    assert [str(exc) for exc in raised] == ["restore() was left out of order or in another fiber"]
+    assert exit == Success(5)
+
+
+@pytest.mark.spec("PD17", "IN21")
+async def test_a_region_in_a_callback_lets_the_callback_finish() -> None:
+    """No body stands there: the interrupt lands right behind the primitive."""
+    log = list[str]()
+
+    def segment() -> None:
+        with fb.uninterruptible():
+            running_fiber().interrupt_unsafe(by=7)
+            log.append("region")
+        log.append("behind the region")
+
+    fiber = fb.run_fork(Effect.sync(segment).map(lambda _: log.append("next")))
+    exit = await fiber.exit()
+
+    assert log == ["region", "behind the region"]
+    assert interrupted(by=7) == exit

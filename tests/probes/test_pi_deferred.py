@@ -461,3 +461,20 @@ async def test_a_body_sees_the_failure_of_a_deferred_as_an_exception() -> None:
         return seen
 
     assert await body() == [True, BOOM, Cause((Interrupt(9),))]
+
+
+@pytest.mark.spec("PI1", "AT16")
+async def test_an_interrupt_overtakes_a_completion_from_another_thread() -> None:
+    """The thread has completed it, and the loop has not yet heard."""
+    deferred = Deferred[int]()
+    fiber = fb.run_fork(deferred.await_())
+    thread = threading.Thread(target=lambda: deferred.done_unsafe(Success(5)))
+    thread.start()
+    thread.join()
+
+    fiber.interrupt_unsafe(by=7)
+    exit = await fiber.exit()
+    await Effect.yield_now()
+
+    assert interrupted(by=7) == exit
+    assert await deferred == 5

@@ -578,3 +578,16 @@ async def test_no_member_is_lost_whenever_a_caller_is_interrupted(
 
         assert crowd.started == crowd.ended, seed
         assert await rt.run(crowd.members.size()) == 0
+
+
+@pytest.mark.spec("PI7")
+async def test_a_set_says_whether_a_fiber_is_in_it(rt: fb.Runtime, members: FiberSet) -> None:
+    """Only while it lives, and only those that were given to it."""
+    fiber = await rt.run(members.run(Effect.never()))
+    other = rt.run_fork(Effect.never())
+    before = (fiber in members, other in members)
+
+    await rt.run(fiber.interrupt())
+
+    assert before == (True, False)
+    assert fiber not in members

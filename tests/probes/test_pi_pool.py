@@ -713,3 +713,16 @@ async def test_a_pool_that_closes_under_its_users_loses_nothing(
     assert peek(closing) == "ok(None)"
     assert made.live == 0
     assert users.wrong == []
+
+
+@pytest.mark.spec("PI11")
+async def test_a_pool_made_in_a_closed_scope_makes_nothing(rt: fb.Runtime, made: Counted) -> None:
+    """Nobody would release it."""
+    scope = Scope()
+    await rt.run(scope.close())
+
+    pool = await make_in(rt, scope, Pool.make(made.acquire(), size=1))
+    exit = await rt.run_exit(fb.scoped(pool.get()))
+
+    assert cause_of(exit).has_interrupts_only
+    assert made.acquired == 0

@@ -639,3 +639,16 @@ async def test_no_resource_is_lost_when_the_map_closes_under_its_users(
     await rt.run(scope.close())
 
     assert made.live == 0
+
+
+@pytest.mark.spec("PI10")
+async def test_a_map_made_in_a_closed_scope_looks_nothing_up(rt: fb.Runtime, made: Counted) -> None:
+    """Nobody would release it."""
+    scope = Scope()
+    await rt.run(scope.close())
+
+    rc_map = await make_in(rt, scope, RcMap.make(always(made.acquire())))
+    exit = await rt.run_exit(fb.scoped(rc_map.get("key")))
+
+    assert cause_of(exit).has_interrupts_only
+    assert made.acquired == 0

@@ -806,3 +806,21 @@ async def test_async_with_in_a_body_closes_the_scope_with_its_interrupt(
     assert [(cause.has_interrupts_only, cause.interruptors) for cause in causes] == [
         (True, frozenset({77}))
     ]
+
+
+@pytest.mark.spec("PD14")
+async def test_a_block_that_a_foreign_interrupt_leaves_closes_with_that_cause() -> None:
+    """It is still that Interrupt, not a defect."""
+    exits = list[fb.Exit[Any, Any]]()
+    other = fb.run_fork(Effect.never())
+    other.interrupt_unsafe(by=7, reason="user")
+
+    @fb.effect
+    async def body() -> None:
+        async with Scope() as scope:
+            await scope.add_finalizer(lambda end: Effect.sync(lambda: exits.append(end)))
+            await other
+
+    await body().exit()
+
+    assert exits == [failed(Interrupt(7, "user"))]

@@ -79,3 +79,14 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(ModuleNotFoundError, match=r"fiberscope\[cron\]"):
         Schedule.cron("* * * * *")
+
+
+async def test_an_expression_without_a_time_ends_at_once(rt: fb.Runtime) -> None:
+    """A last of February that is a fifth Monday: there is none within the reach of the library."""
+    runs = list[int]()
+    run = Effect.sync(lambda: runs.append(1))
+
+    last = await rt.run(run.repeat(Schedule.cron("0 0 */31 2 MON#5", UTC)))
+
+    assert runs == [1]
+    assert last is None

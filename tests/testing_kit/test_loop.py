@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import sys
+import threading
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -147,3 +149,57 @@ async def test_a_decorated_test_keeps_its_fixtures(
 ) -> None:
     assert number in (1, 2)
     assert tmp_path_factory.getbasetemp().exists()
+
+
+def test_a_shell_is_waited_for_too() -> None:
+    async def main() -> int:
+        child = await asyncio.create_subprocess_shell("sleep 0.2")
+        async with asyncio.timeout(3600):
+            return await child.wait()
+
+    assert in_test_loop(main(), io_grace_seconds=20.0) == 0
+
+
+def test_an_executor_that_works_at_once_holds_nothing_up() -> None:
+    """What it gives is done before the loop hears of it; time goes on."""
+
+    class AtOnce(concurrent.futures.Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+            done.set_result(fn(*args, **kwargs))
+            return done
+
+    async def main() -> tuple[int, float]:
+        loop = asyncio.get_running_loop()
+        value = await loop.run_in_executor(AtOnce(), lambda: 5)
+        await asyncio.sleep(60)
+        return value, loop.time()
+
+    assert in_test_loop(main()) == (5, 60.0)
+
+
+def test_a_thread_that_the_loop_was_not_told_of_may_still_wake_it() -> None:
+    """Within the time after which it would give up."""
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        came: asyncio.Future[int] = loop.create_future()
+
+        def call() -> None:
+            time.sleep(0.1)
+            loop.call_soon_threadsafe(came.set_result, 5)
+
+        threading.Thread(target=call).start()
+        return await came
+
+    assert in_test_loop(main(), stall_seconds=20.0) == 5
+
+
+def test_a_socket_on_which_nothing_comes_holds_time_up_for_its_grace_only() -> None:
+    async def main() -> float:
+        server = await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0)
+        async with server:
+            await asyncio.sleep(A_DAY_SECONDS)
+        return asyncio.get_running_loop().time()
+
+    assert in_test_loop(main(), io_grace_seconds=0.01) >= A_DAY_SECONDS

@@ -20,7 +20,7 @@ from fibers.dump import dump_on_signal, write_dump
 from fibers.dump.emit import briefly
 from fibers.duration import Duration, checked_seconds, text_of
 from fibers.loop.queue import queue_of
-from fibers.root import DEFAULT_ENV, new_fiber
+from fibers.root import DEFAULT_ENV, check_effect, new_fiber
 from fibers.runtime import Ended, _Ended, end_services, end_the_rest
 from fibers.services import RuntimeServices
 
@@ -96,6 +96,7 @@ class _Main:
         self.start_budget()
         await end_the_rest(queue, fiber.id, bound_seconds=REST_SECONDS)
         late = await end_services(services)
+        fiber._seen = True  # the exit code tells of it, whatever it is
         return Ended(fiber, queue.fatal, late)
 
 
@@ -132,6 +133,7 @@ def run_main(
     0 success, 1 a Fail or Die (printed to stderr), 130 Ctrl-C, 143 SIGTERM (EX12). ValueError where
     the layer lacks a dependency.
     """
+    check_effect(eff, "run_main")
     main = _Main(checked_seconds(budget, "run_main's budget"))
     services = RuntimeServices(layer, DEFAULT_ENV, what="run_main", name="run_main")
     before = {n: signal.signal(n, main.on_signal) for n in (signal.SIGINT, signal.SIGTERM)}

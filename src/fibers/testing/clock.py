@@ -9,7 +9,8 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 
-from fibers.duration import Duration, seconds_of
+from fibers.clock import Clock
+from fibers.duration import Duration, checked_seconds, seconds_of
 from fibers.effect import Effect
 from fibers.fiber import current_fiber
 from fibers.loop.protocol import Node, Wait
@@ -31,7 +32,7 @@ def _ns(d: Duration) -> int:
     return round(seconds_of(d) * _NANOSECONDS)
 
 
-class TestClock:
+class TestClock(Clock):
     """A clock for tests: starts at 0 and stands still until ``adjust`` or ``set_time``.
 
         clock = TestClock()
@@ -58,14 +59,24 @@ class TestClock:
     def sleep(self, d: Duration) -> Effect[None, Never]:
         """Wait until the test has moved time by ``d``; not positive returns at once."""
         seconds = seconds_of(d)
+        if math.isnan(seconds):
+            raise ValueError("sleep() takes a number of seconds, not NaN")
         return _TestSleep(self, None if math.isinf(seconds) and seconds > 0 else _ns(d))
 
     def adjust(self, d: Duration) -> Effect[None, Never]:
-        """Move time by ``d`` (timedelta or seconds), waking sleeps on the way."""
+        """Move time by ``d`` (timedelta or seconds), waking sleeps on the way. ValueError where
+        that is negative (``set_time`` goes back) or endless.
+        """
+        if checked_seconds(d, "what adjust() moves time by") == math.inf:
+            raise ValueError("adjust() moves time by a finite span: there is no end to wait for")
         return Effect.promise(lambda: self._move(lambda: self._now_ns + _ns(d)))
 
     def set_time(self, t: Duration) -> Effect[None, Never]:
-        """Move time to ``t`` after the start; back is allowed and wakes nobody."""
+        """Move time to ``t`` after the start; back is allowed and wakes nobody. ValueError where
+        that is no finite time.
+        """
+        if not math.isfinite(seconds_of(t)):
+            raise ValueError(f"set_time() takes a finite time, not {t!r}")
         return Effect.promise(lambda: self._move(lambda: _ns(t)))
 
     async def _move(self, target: Callable[[], int]) -> None:

@@ -108,9 +108,9 @@ class TestLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Future[T]:
         """As asyncio's; time stands still until the thread is done."""
         future = super().run_in_executor(executor, func, *args)
-        if not future.done():
-            self._under_way.add(future)
-            future.add_done_callback(self._under_way.discard)
+        # Never done here: also where the executor worked at once, its outcome takes a turn.
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
         return future
 
     async def shutdown_default_executor(self, *args: Any, **options: Any) -> None:

@@ -1,0 +1,151 @@
+"""Probes PD11: the inner task, which is what ``current_task()`` gives inside a fiber, as a task."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+import fibers as fb
+from fibers import Effect
+from tests.probes.kit_f import Boom, inner_task, new_gate, running_fiber, turns, wait_for
+
+NAME: ContextVar[str] = ContextVar("NAME", default="outside")
+
+
+@pytest.mark.spec("PD11")
+async def test_it_answers_for_its_fiber_while_that_runs() -> None:
+    """Loop, coroutine, Context, stack: what debuggers and libraries read of a task."""
+
+    @fb.effect
+    async def body() -> dict[str, Any]:
+        NAME.set("inside")
+        fiber = running_fiber()
+        task: Any = inner_task()  # get_context is in no stub for 3.11
+        return {
+            "loop": task.get_loop() is asyncio.get_running_loop(),
+            "coro": task.get_coro() is fiber.get_coro(),
+            "name of the body": task.get_coro().__name__,
+            "context": task.get_context().get(NAME),
+            "stack": [frame.f_code.co_name for frame in task.get_stack()][:1],
+            "done": (task.done(), task.cancelled()),
+            "says": repr(task).startswith(f"<inner task of <Fiber #{fiber.id}"),
+        }
+
+    assert await body() == {
+        "loop": True,
+        "coro": True,
+        "name of the body": "body",
+        "context": "inside",
+        "stack": ["body"],
+        "done": (False, False),
+        "says": True,
+    }
+
+
+async def kept_task(eff: Effect[Any, Any]) -> tuple[asyncio.Task[Any], fb.Fiber[Any, Any]]:
+    """The inner task of a fiber that runs ``eff``, and the fiber, when it has ended."""
+    kept = list[asyncio.Task[Any]]()
+    keep = Effect.sync(lambda: kept.append(inner_task()))
+    fiber = fb.run_fork(keep.flat_map(lambda _: eff)).ignore_failure()
+    await fiber.exit()
+    return kept[0], fiber
+
+
+@pytest.mark.spec("PD11")
+async def test_it_has_the_outcome_of_its_fiber() -> None:
+    """A value."""
+    task, fiber = await kept_task(Effect.succeed(5))
+
+    assert task.done()
+    assert (task.result(), task.exception(), task.cancelled()) == (5, None, False)
+    assert fiber.result() == 5
+
+
+@pytest.mark.spec("PD11")
+async def test_it_has_the_very_error_of_its_fiber() -> None:
+    """As a task of asyncio's."""
+    boom = Boom()
+    task, _fiber = await kept_task(Effect.fail(boom))
+
+    assert task.exception() is boom
+    with pytest.raises(Boom):
+        task.result()
+
+
+@pytest.mark.spec("PD11")
+async def test_an_interrupted_fibers_task_is_cancelled() -> None:
+    """There is no other word for it in asyncio."""
+    task, _fiber = await kept_task(Effect.interrupt())
+
+    assert task.cancelled()
+    with pytest.raises(asyncio.CancelledError):
+        task.result()
+    with pytest.raises(asyncio.CancelledError):
+        task.exception()
+
+
+@pytest.mark.spec("PD11")
+async def test_its_done_callbacks_are_called_and_can_be_removed() -> None:
+    """By the loop, when the fiber has ended."""
+    called, gate = list[str](), new_gate()
+
+    def first(_: object) -> None:
+        called.append("first")
+
+    def second(_: object) -> None:
+        called.append("second")
+
+    @fb.effect
+    async def body() -> int:
+        task = inner_task()
+        task.add_done_callback(first)
+        task.add_done_callback(second)
+        removed = task.remove_done_callback(first)
+        await gate
+        return removed
+
+    fiber = fb.run_fork(body())
+    gate.set_result(1)
+    removed = await fiber
+    await turns(3)
+
+    assert removed == 1
+    assert called == ["second"]
+
+
+@pytest.mark.spec("PD11")
+async def test_who_awaits_it_gets_the_fibers_value() -> None:
+    """A plain task that was handed it, as by a library that keeps ``current_task()``."""
+    kept, gate = list[asyncio.Task[Any]](), new_gate()
+
+    @fb.effect
+    async def body() -> int:
+        kept.append(inner_task())
+        return await wait_for(gate)
+
+    async def waits() -> int:
+        value: int = await kept[0]
+        return value
+
+    fiber = fb.run_fork(body())
+    early = asyncio.ensure_future(waits())
+    await turns(3)
+    gate.set_result(5)
+
+    assert await early == 5
+    assert await waits() == 5
+    assert fiber.done()
+
+
+@pytest.mark.spec("PD13")
+async def test_it_outlives_its_fiber_as_a_shell() -> None:
+    """It keeps nothing: a cancel is refused, and what it could say of the fiber is gone."""
+    task, fiber = await kept_task(Effect.succeed(5))
+    del fiber
+
+    assert not task.cancel()
+    with pytest.raises(RuntimeError, match="has ended and is gone"):
+        task.get_coro()
