@@ -30,13 +30,13 @@ enum { CHILD, DETACHED, IN_SCOPE };
     X(Fork) X(Body) X(Succeed) X(Scope) X(EMPTY) X(NOTHING_RARE) X(NOTHING_TOLD)         \
     X(current_tasks) X(this_thread) X(task_set) X(Future) X(Task)                        \
     X(slow_future_done) X(slow_await) X(wait_for) X(monotonic) X(slow_interrupt) X(slow_throw) X(enter_body)   \
-    X(Fiber) X(Interrupt) X(Cause) X(CancelledError) X(Caught) X(Declares)
+    X(running_loop) X(Fiber) X(Interrupt) X(Cause) X(CancelledError) X(Caught) X(Declares)
 #define DECLARE(name) static PyObject *s_##name;
 FOREIGN(DECLARE)
 
 #define NAMES(X)                                                                         \
     X(_ev) X(_val) X(_err) X(_attend) X(_end) X(_throw_into) X(_left) X(_raised)         \
-    X(_await_future) X(_future_done) X(_tell_observers) X(_report_unheard) X(_part)      \
+    X(_await_future) X(_future_done) X(_tell_observers) X(_part)      \
     X(_drop) X(_entries) X(_exit) X(_arm) X(append) X(popleft) X(task) X(let_go)         \
     X(closing) X(add_done_callback) X(context) X(get_loop) X(_asyncio_future_blocking)   \
     X(_await_outside) X(_await_breather) X(data) X(_remove) X(_pending_removals)         \
@@ -216,7 +216,20 @@ get_current(PyObject *loop)
     return Py_XNewRef(found);
 }
 
-/* The fiber whose code runs now. Not where a task runs inside of its step (3.12's eager ones). */
+/* Does ``loop`` run the code that runs now? None: no loop does. What run_sync calls without a loop
+ * may run one of its own, and what that runs is in no fiber. Less than 0 with an exception. */
+static int
+is_running_loop(PyObject *loop)
+{
+    if (!IS_NONE(loop))
+        return 1; /* one loop a thread, and a fiber's step is a callback of it */
+    PyObject *found = PyObject_CallNoArgs(s_running_loop);
+    Py_XDECREF(found);
+    return found == NULL ? -1 : found == Py_None;
+}
+
+/* The fiber whose code runs now. Not where a task runs inside of its step (3.12's eager ones).
+ * NULL for none, also with an exception. */
 static Fiber *
 inside(void)
 {
@@ -224,6 +237,8 @@ inside(void)
     if (fiber == NULL || fiber->face == NULL)
         return NULL;
     PyObject *loop = ((Queue *)fiber->queue)->loop;
+    if (is_running_loop(loop) <= 0)
+        return NULL;
     if (!IS_NONE(loop) && PyDict_GetItemWithError(s_current_tasks, loop) != fiber->face)
         return NULL;
     return fiber;
@@ -235,7 +250,11 @@ task_of_step(PyObject *module, PyObject *unused)
 {
     if (running == NULL)
         Py_RETURN_NONE;
-    PyObject *found = get_current(((Queue *)running->queue)->loop);
+    PyObject *loop = ((Queue *)running->queue)->loop;
+    int here = is_running_loop(loop);
+    if (here <= 0)
+        return here < 0 ? NULL : Py_NewRef(Py_None);
+    PyObject *found = get_current(loop);
     return found == NULL ? Py_NewRef(Py_None) : found;
 }
 
@@ -477,7 +496,8 @@ static PyObject *
 end(Fiber *self, int ok, PyObject *value)
 {
     Queue *queue = (Queue *)self->queue;
-    if (!IS_PLAIN(self) || !IS_INNER(self->face) || (!ok && !is_one_interrupt(value)) ||
+    if (!IS_PLAIN(self) || !IS_INNER(self->face) || self->rare != s_NOTHING_RARE ||
+        (!ok && !is_one_interrupt(value)) ||
         (!IS_NONE(self->children) && PyDict_GET_SIZE(self->children)))
         return PyObject_CallMethodObjArgs((PyObject *)self, n__end, ok ? Py_True : Py_False, value,
                                           NULL);
@@ -537,12 +557,6 @@ end(Fiber *self, int ok, PyObject *value)
             Py_DECREF(none);
         }
     }
-    if (self->rare != s_NOTHING_RARE) {
-        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)self, n__report_unheard);
-        if (none == NULL)
-            return NULL;
-        Py_DECREF(none);
-    }
     return signal(s_DONE);
 }
 
@@ -570,6 +584,8 @@ enter(Fiber *fiber, Body *body)
 {
     PyObject *coro;
     PyObject *args = body->args;
+    if (body->f == NULL || args == NULL || !PyTuple_CheckExact(args))
+        return PyObject_CallMethodOneArg((PyObject *)body, n__ev, (PyObject *)fiber);
     if (IS_NONE(body->kwargs) || PyDict_GET_SIZE(body->kwargs) == 0)
         coro = PyObject_Vectorcall(body->f, &PyTuple_GET_ITEM(args, 0), PyTuple_GET_SIZE(args),
                                    NULL);
@@ -599,7 +615,7 @@ fork_fiber(Fiber *fiber, Fork *fork)
 {
     Queue *queue = (Queue *)fiber->queue;
     PyObject *home = NULL; /* a scope's entries */
-    if (!IS_PLAIN(fiber) || fork->masked != Py_False || (fork->immediate && queue->depth >= SHALLOW_CALLS))
+    if (!IS_PLAIN(fiber) || fork->first == NULL || fork->masked != Py_False || (fork->immediate && queue->depth >= SHALLOW_CALLS))
         goto twin;
     if (fork->mode == IN_SCOPE) {
         if (fork->immediate || !Py_IS_TYPE(fork->owner, (PyTypeObject *)s_Scope))
@@ -649,7 +665,7 @@ static PyObject *
 join_fiber(Fiber *fiber, Join *join)
 {
     Fiber *target = (Fiber *)join->target;
-    if (!IS_FIBER(join->target) || target->state == ENDED || target == fiber || join->as_exit ||
+    if (target == NULL || !IS_FIBER(target) || target->state == ENDED || target == fiber || join->as_exit ||
         target->queue != fiber->queue)
         return PyObject_CallMethodOneArg((PyObject *)join, n__ev, (PyObject *)fiber);
     put(&join->fiber, Py_NewRef(fiber));
@@ -676,7 +692,8 @@ evaluate(Fiber *fiber, PyObject *node)
     if (kind == (PyTypeObject *)s_JoinWait)
         return join_fiber(fiber, (Join *)node);
     if (kind == (PyTypeObject *)s_Succeed)
-        return Py_NewRef(((Value *)node)->value);
+        return ((Value *)node)->value == NULL ? Py_NewRef(Py_None)
+                                              : Py_NewRef(((Value *)node)->value);
     return PyObject_CallMethodOneArg(node, n__ev, (PyObject *)fiber);
 }
 
@@ -798,6 +815,60 @@ out:
     return value;
 }
 
+/* Cancel the future that a body awaits, as asyncio does; without the callback, which would be a
+ * second step. 0: it was done already, and may have failed. */
+static int
+cancel_future(Fiber *self, PyObject *future)
+{
+    PyObject *call = PyObject_GetAttr((PyObject *)self, n__future_done);
+    if (call == NULL)
+        return -1;
+    PyObject *none = PyObject_CallMethodOneArg(future, n_remove_done_callback, call);
+    Py_DECREF(call);
+    if (none == NULL)
+        return -1;
+    Py_DECREF(none);
+    PyObject *cancelled = PyObject_CallMethodNoArgs(future, n_cancel);
+    if (cancelled == NULL)
+        return -1;
+    Py_DECREF(cancelled);
+    if (cancelled != Py_True)
+        return 0;
+    Py_CLEAR(self->wait);
+    return 1;
+}
+
+/* Interruptible._stop_waiting for a Future and for our own waits. 0: the twin has to do it. */
+static int
+stop_waiting(Fiber *self)
+{
+    PyObject *wait = Py_NewRef(self->wait);
+    int stopped;
+    self->state = RUNNING; /* as in the twin: for callbacks that are compared here */
+    if (Py_IS_TYPE(wait, (PyTypeObject *)s_Future))
+        stopped = cancel_future(self, wait);
+    else {
+        PyObject *abandon = PyObject_GetAttr(wait, n__abandon);
+        if (abandon == NULL) {
+            PyErr_Clear(); /* another kind of future */
+            stopped = 0;
+        }
+        else {
+            Py_CLEAR(self->wait);
+            PyObject *none = PyObject_CallOneArg(abandon, (PyObject *)self);
+            Py_DECREF(abandon);
+            Py_XDECREF(none);
+            stopped = none == NULL ? -1 : 1;
+        }
+    }
+    if (stopped <= 0) {
+        self->state = SUSPENDED;
+        put(&self->wait, Py_NewRef(wait));
+    }
+    Py_DECREF(wait);
+    return stopped;
+}
+
 /* Interruptible._interrupt_here for the first interrupt of a fiber. */
 static int
 interrupt(Fiber *self, PyObject *by, PyObject *reason)
@@ -828,45 +899,15 @@ interrupt(Fiber *self, PyObject *by, PyObject *reason)
         self->attn = 1;
         return 0;
     }
-    Queue *queue = (Queue *)self->queue;
-    PyObject *wait = self->wait;
     PyObject *none;
-    if (self->rv == s_FAIL || queue->depth >= SHALLOW_CALLS)
+    if (self->rv == s_FAIL || ((Queue *)self->queue)->depth >= SHALLOW_CALLS)
         goto twin;
     if (self->state == SUSPENDED) {
-        if (Py_IS_TYPE(wait, (PyTypeObject *)s_Future)) {
-            /* Cancelled, as asyncio does; without the callback, which would be a second step. */
-            PyObject *call = PyObject_GetAttr((PyObject *)self, n__future_done);
-            none = call == NULL
-                       ? NULL
-                       : PyObject_CallMethodOneArg(wait, n_remove_done_callback, call);
-            Py_XDECREF(call);
-            if (none == NULL)
-                return -1;
-            Py_DECREF(none);
-            none = PyObject_CallMethodNoArgs(wait, n_cancel);
-            if (none == NULL)
-                return -1;
-            Py_DECREF(none);
-            if (none != Py_True)
-                goto twin; /* it was done already: it may have failed */
-            Py_CLEAR(self->wait);
-        }
-        else {
-            PyObject *abandon = PyObject_GetAttr(wait, n__abandon);
-            if (abandon == NULL) {
-                PyErr_Clear();
-                goto twin; /* another kind of future */
-            }
-            Py_INCREF(wait);
-            Py_CLEAR(self->wait);
-            none = PyObject_CallOneArg(abandon, (PyObject *)self);
-            Py_DECREF(abandon);
-            Py_DECREF(wait);
-            if (none == NULL)
-                return -1;
-            Py_DECREF(none);
-        }
+        int stopped = stop_waiting(self);
+        if (stopped < 0)
+            return -1;
+        if (!stopped)
+            goto twin;
     }
     else
         self->stale++;
@@ -926,8 +967,6 @@ run_step(Fiber *self)
         Py_DECREF(top);
     }
     for (;;) {
-        if (self->attn && value != NULL)
-            Py_SETREF(value, PyObject_CallMethodOneArg((PyObject *)self, n__attend, value));
         if (value == NULL) {
             PyObject *exc = raised_exception();
             value = PyObject_CallMethodOneArg((PyObject *)self, n__raised, exc);
@@ -936,6 +975,11 @@ run_step(Fiber *self)
                 PyErr_WriteUnraisable((PyObject *)self);
                 return signal(s_DONE);
             }
+        }
+        if (self->attn) { /* also where something raised: the interrupt joins it */
+            Py_SETREF(value, PyObject_CallMethodOneArg((PyObject *)self, n__attend, value));
+            if (value == NULL)
+                continue;
         }
         if (Py_IS_TYPE(value, Py_TYPE(s_NEXT))) {
             if (value == s_NEXT) {
@@ -1026,6 +1070,11 @@ run_in_context(Fiber *self, int here)
 {
     if (here)
         return run_step(self);
+    if (IS_NONE(self->ctx)) { /* the pure twin fails here too: it has ended, or never was made */
+        PyErr_SetString(PyExc_RuntimeError, "a fiber that can't run was to run");
+        PyErr_WriteUnraisable((PyObject *)self);
+        return signal(s_DONE);
+    }
     PyObject *ctx = Py_NewRef(self->ctx);
     if (PyContext_Enter(ctx) < 0) {
         /* A root fiber that shares its task's Context, while code of that Context runs below: in
@@ -1383,18 +1432,17 @@ static PyObject *
 await_fiber(Fiber *self)
 {
     Fiber *by = inside();
-    if (by == NULL)
-        return PyErr_Occurred() ? NULL
-                                : PyObject_CallMethodNoArgs((PyObject *)self, n__await_outside);
+    if (by == NULL && PyErr_Occurred())
+        return NULL;
     Queue *queue = (Queue *)self->queue;
-    if (self->state == ENDED && self->ok && !by->attn) {
+    if (by != NULL && self->state == ENDED && self->ok && !by->attn) {
         if (queue->gifts <= 0)
             return PyObject_CallMethodNoArgs((PyObject *)self, n__await_breather);
         queue->gifts--;
         return new_await(NULL, Py_NewRef(self->result));
     }
-#if PY_VERSION_HEX >= 0x030C0000
-    /* It cancels what it waits for by being cancelled itself while it awaits it. */
+    /* It cancels what it waits for by being cancelled itself while it awaits it; on 3.11 only where
+     * it is given no timeout. */
     PyFrameObject *frame = PyEval_GetFrame();
     if (frame != NULL) {
         PyCodeObject *code = PyFrame_GetCode(frame);
@@ -1402,7 +1450,8 @@ await_fiber(Fiber *self)
         if ((PyObject *)code == s_wait_for)
             return PyObject_CallOneArg(s_slow_await, (PyObject *)self);
     }
-#endif
+    if (by == NULL)
+        return PyObject_CallMethodNoArgs((PyObject *)self, n__await_outside);
     PyTypeObject *kind = (PyTypeObject *)s_JoinWait;
     Join *join = (Join *)kind->tp_alloc(kind, 0);
     if (join == NULL)
@@ -1673,7 +1722,6 @@ static PyTypeObject Effect_Type = {
     .tp_doc = "Something that a body can await.",
     .tp_basicsize = sizeof(PyObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .tp_new = PyType_GenericNew,
     .tp_as_async = &Effect_async,
 };
 
@@ -1748,6 +1796,9 @@ PyInit__speed(void)
     PyObject *module = PyModule_Create(&module_definition);
     if (module == NULL)
         return NULL;
+    /* object's own: any other one is "not safe" for an effect whose fields come from elsewhere, and
+     * neither copy nor pickle could make one. */
+    Effect_Type.tp_new = PyBaseObject_Type.tp_new;
     PyTypeObject *types[] = {&Queue_Type, &Fiber_Type, &Inner_Type, &Body_Type,   &Fork_Type,
                              &Join_Type,  &Value_Type, &Await_Type, &Effect_Type, NULL};
     for (int i = 0; types[i] != NULL; i++)

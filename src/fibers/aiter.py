@@ -18,6 +18,7 @@ from fibers.effect import Effect, EffectGen, effect
 from fibers.exit import failed, succeeded
 from fibers.fiber import current_fiber
 from fibers.resource import acquire_release, acquire_use_release
+from fibers.root import check_effect
 from fibers.sync.deferred import Deferred
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def to_async_iterable(
     and waits for it; the ``anext`` that waits for that pull ends the iteration. It may be called
     more than once. RuntimeError for an ``anext`` while another one waits.
     """
+    check_effect(pull, "to_async_iterable")
     return _Pulled(pull, on_close)
 
 
@@ -77,7 +79,8 @@ class _Pulled(AsyncGenerator[A, None]):
         self._pull = pull
         self._on_close = on_close
         self._busy = False
-        # An item that came in the tick in which its consumer was interrupted: the next one's.
+        # An item on its way. Where its consumer is interrupted in the tick in which it comes, it is
+        # the next one's.
         self._kept: Exit[A, Any] | None = None
         # The pull under way; the outcome of the close, from its first moment on; who closes.
         self._running: Fiber[A, Any] | None = None
@@ -99,6 +102,8 @@ class _Pulled(AsyncGenerator[A, None]):
             got = await Effect.uninterruptible_mask(self._next)
         finally:
             self._busy = False
+        # Here it has arrived: a plain task may be cancelled after its effect has ended.
+        self._kept = None
         if got is _OVER:
             raise StopAsyncIteration
         return cast("A", got)
@@ -127,9 +132,8 @@ class _Pulled(AsyncGenerator[A, None]):
     def _next(self, restore: Restore) -> Effect[Any, Any]:
         # The end is a value here: as a failure it would join an interrupt that waits outside the
         # mask, and be taken for one.
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            return Effect.from_exit(kept)
+        if self._kept is not None:
+            return Effect.from_exit(self._kept)
         # A fiber of its own, so that a close by somebody else can end it and nothing but it.
         pulled = Effect.suspend(self._begin).fork_child(start_immediately=True)
         return pulled.flat_map(lambda fiber: self._wait_for(fiber, restore))
@@ -163,6 +167,7 @@ class _Pulled(AsyncGenerator[A, None]):
 
     def _go_on(self, exit_: Exit[A, Any]) -> Effect[Any, Any]:
         if isinstance(exit_, Success):
+            self._kept = exit_
             return Effect.from_exit(exit_)
         cause: Cause[Any] = exit_.failure()
         over = Effect.succeed(_OVER)
@@ -333,9 +338,14 @@ def _each(
 
 
 def _opened(items: Source[X]) -> Effect[AsyncIterator[X], Never]:
+    given: Any = items  # annotations bind nobody who runs no type checker
+    if not hasattr(given, "__aiter__") and not callable(given):
+        raise TypeError(
+            f"expected an async iterable, or a function that makes one at each run, not {given!r}"
+        )
+
     def opened() -> AsyncIterator[X]:
-        given: Any = items
-        source: AsyncIterable[X] = given if hasattr(given, "__aiter__") else given()
+        source: Any = given if hasattr(given, "__aiter__") else given()
         return aiter(source)
 
     return Effect.sync(opened)

@@ -296,8 +296,16 @@ def _error_of(reason: Fail[Any] | Die) -> tuple[BaseException, TracebackType | N
     return reason.defect, reason._tb
 
 
+def text_of_error(error: BaseException) -> str:
+    """``str(error)``, whatever its class makes of that: who reports a failure must not fail."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # a __str__ of its own may raise anything
+        return "<str() failed>"
+
+
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = " ".join(text_of_error(error).split())
     if len(text) > 80:
         text = text[:77] + "..."
     return f"{type(error).__name__}({text})" if text else type(error).__name__

@@ -10,8 +10,13 @@ Duration: TypeAlias = timedelta | float
 
 
 def seconds_of(d: Duration) -> float:
-    """``d`` in seconds."""
-    return d.total_seconds() if isinstance(d, timedelta) else float(d)
+    """``d`` in seconds; TypeError where it is neither a timedelta nor a number."""
+    if isinstance(d, timedelta):
+        return d.total_seconds()
+    # float("1") would take what somebody forgot to convert.
+    if not hasattr(d, "__float__"):
+        raise TypeError(f"a duration is a timedelta or a number of seconds, not {d!r}")
+    return float(d)
 
 
 def checked_seconds(d: Duration, what: str) -> float:

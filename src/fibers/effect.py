@@ -19,7 +19,7 @@ from typing_extensions import ParamSpec, TypeAliasType, TypeVar
 from fibers import missing, tracing
 from fibers.cause import Cause, Die, Fail, UnknownError
 from fibers.duration import Duration, checked_seconds, text_of
-from fibers.loop.hooks import task_in, this_thread
+from fibers.loop.hooks import offline_task, task_in, this_thread
 from fibers.loop.hosted_task import HostedTask
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.native import hand_over, speed, twins
@@ -118,7 +118,7 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         # hooks.task_of_step() in place: a call would be a good part of an await. No name for task
         # or loop: a failure's traceback keeps this frame (PD13).
         if (
-            type(this_thread.task if this_thread.loop is None else task_in(this_thread.loop))
+            type(offline_task() if this_thread.loop is None else task_in(this_thread.loop))
             in _INSIDE
         ):
             return (yield self)  # type: ignore[no-any-return]  # a cast would cost a call at each await
@@ -201,6 +201,7 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
 
             supervisor = Effect.promise(lambda: done).on_interrupt(lambda _: stop_and_wait())
         """
+        _check_thunk(thunk, "promise")
         return _Promise(thunk, _signal_maker() if signal else None)
 
     @overload
@@ -234,6 +235,7 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         """Like ``promise``, but what is raised is a typed failure: ``catch(exc)``, or UnknownError
         with the original as its ``__cause__``. A ``catch`` that raises is a defect (PR2).
         """
+        _check_thunk(thunk, "try_promise")
         return _Promise(
             thunk,
             _signal_maker() if signal else None,
@@ -704,6 +706,16 @@ def make_signals_with(make: Callable[[], tuple[Any, Frame]]) -> None:
     """Say how the AbortSignal of ``promise(thunk, signal=True)`` is made."""
     global _new_signal
     _new_signal = make
+
+
+def _check_thunk(thunk: object, what: str) -> None:
+    if not callable(thunk):
+        if inspect.iscoroutine(thunk):
+            thunk.close()  # it would be told as "never awaited" beside the error that matters
+        raise TypeError(
+            f"{what} takes a function that makes what is awaited, anew at each run, not "
+            f"{type(thunk).__name__}: Effect.{what}(lambda: ...)"
+        )
 
 
 def _signal_maker() -> Callable[[], tuple[Any, Frame]]:

@@ -15,7 +15,7 @@ from fibers import unhandled
 from fibers.cause import Cause, FiberInterrupted, Interrupt
 from fibers.effect import Effect
 from fibers.loop import hooks, traps
-from fibers.loop.hooks import task_in, this_thread
+from fibers.loop.hooks import offline_task, task_in, this_thread
 from fibers.loop.hosted_task import HostedTask
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.native import hand_over, twins
@@ -88,7 +88,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         if traps.is_wait_for(sys._getframe(1)):
             return (yield from self._await_in_wait_for())
         loop = this_thread.loop
-        inside = this_thread.task if loop is None else task_in(loop)
+        inside = offline_task() if loop is None else task_in(loop)
         kind = type(inside)  # pyright: ignore[reportUnknownVariableType]  # any class
         if kind is InnerTask or kind is HostedTask:
             if self._state == ENDED and self._ok and not inside._fiber._attn:
@@ -105,7 +105,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
 
     def _await_in_wait_for(self) -> Generator[Any, Any, A_co]:
         """``__await__`` by wait_for, which cancels what it waits for by being cancelled itself
-        while it awaits it (3.12+).
+        while it awaits it (3.12+; 3.11: without a timeout).
         """
         return self.join().on_interrupt(lambda _: self.interrupt(by=None)).__await__()
 
@@ -314,6 +314,13 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         for callback in gone:
             self._unwatch(callback)
         return len(gone)
+
+    def __reduce__(self) -> Never:
+        # Else a copy would take itself for the same run, stack and all.
+        raise TypeError(
+            f"fiber #{self.id} runs once, here: it can't be copied or pickled; copy the effect, or "
+            "pass its exit on"
+        )
 
     def __repr__(self) -> str:
         if self._state == ENDED:

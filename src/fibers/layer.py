@@ -383,11 +383,15 @@ def _first_asked(eff: Node) -> list[Tag[Any]]:
     """Tags that ``eff`` awaits before anything else can happen. What is hidden in a body or in a
     callback can't be seen from outside, and a guess would refuse programs that are right.
     """
-    if isinstance(eff, Tag):
-        return [eff]
-    if isinstance(eff, MapOp | FlatMapOp | TapOp):
-        return _first_asked(eff.first)
-    if isinstance(eff, SequenceOp | WorkersOp) and eff.f in (_same, _itself):
-        # zip and all_ of effects: each of them is run.
-        return [tag for each in eff.items for tag in _first_asked(each)]
-    return []
+    found: list[Any] = []
+    todo: list[Any] = [eff]  # no recursion: a chain of maps may be long
+    while todo:
+        at = todo.pop()
+        if isinstance(at, Tag):
+            found.append(at)
+        elif isinstance(at, MapOp | FlatMapOp | TapOp):
+            todo.append(at.first)
+        elif isinstance(at, SequenceOp | WorkersOp) and at.f in (_same, _itself):
+            # zip and all_ of effects: each of them is run.
+            todo.extend(reversed(list(at.items)))
+    return found

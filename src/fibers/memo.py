@@ -16,7 +16,7 @@ from fibers.loop.run_loop import ENDED
 from fibers.missing import LAYERS_KEY
 from fibers.ops.wait import JoinOp
 from fibers.scope import Scope
-from fibers.waiting import leads_to
+from fibers.waiting import waits_for
 
 if TYPE_CHECKING:
     from fibers.exit import Exit
@@ -164,7 +164,7 @@ class BuildOp(Node):
         build = self.build
         built = build.memo.find(self.layer)
         if built is not None:
-            if built.fiber._state != ENDED and leads_to(built.fiber, fiber):
+            if built.fiber._state != ENDED and waits_for(built.fiber, fiber):
                 raise FiberDeadlockError(
                     f"{self.layer} needs itself: its build waits for this fiber, #{fiber.id}, "
                     "which waits for that build"

@@ -21,7 +21,7 @@ from fibers.loop import hooks
 from fibers.loop.queue import ReadyQueue, queue_of
 from fibers.loop.run_loop import ENDED, FiberCore, Observer
 from fibers.ops.clock import CLOCK_KEY
-from fibers.root import DEFAULT_ENV, new_fiber
+from fibers.root import DEFAULT_ENV, check_effect, new_fiber
 from fibers.services import RuntimeServices, disposed
 from fibers.threads import BoundedThreads
 
@@ -193,6 +193,7 @@ def run_exit(eff: Effect[Any, Any], *, layer: Layer[Any, Any] | None = None) -> 
 def _run(eff: Effect[Any, Any], layer: Layer[Any, Any] | None, what: str) -> Ended:
     if hooks.running_loop() is not None:
         raise RuntimeError("run() inside a running event loop: await the effect instead")
+    check_effect(eff, what)
     services = RuntimeServices(layer, DEFAULT_ENV, what=what, name=what)
     with asyncio.Runner() as runner:
         ended = runner.run(_main(eff, services))
@@ -315,6 +316,7 @@ def run_sync(eff: Effect[A, E]) -> A:
     Raises its error itself; AsyncFiberError where it has to wait: it goes on if a loop runs, else
     it is interrupted.
     """
+    check_effect(eff, "run_sync")
     return _run_sync(eff, None, None)
 
 
@@ -388,10 +390,11 @@ class Runtime(Generic[L_co]):
 
     def _fork(self, eff: Effect[A, E], site: Any) -> Fiber[A, E | L_co]:
         if self._scope._is_closed:
-            eff = cast("Effect[A, E]", disposed())
-        else:
-            eff = self._services.around(eff)
-        fiber = new_fiber(eff, env=self._services.env, site=site)
+            # Nobody's: an owner that has ended would report it before the caller could look.
+            refused = new_fiber(cast("Effect[A, E]", disposed()), site=site)
+            refused._drive()
+            return refused
+        fiber = new_fiber(self._services.around(eff), env=self._services.env, site=site)
         # The owner before the start: it reports the failure of one that ends at once (PD8).
         fiber._owner = self._scope
         fiber._drive()
@@ -403,12 +406,14 @@ class Runtime(Generic[L_co]):
 
     async def run(self, eff: Effect[A, E]) -> A:
         """Its value, or its error itself. A cancellation of the caller interrupts it."""
+        check_effect(eff, "Runtime.run")
         fiber = self._fork(eff, None)
         await _Ended(fiber)
         return value_or_raise(fiber)
 
     async def run_exit(self, eff: Effect[A, E]) -> Exit[A, E | L_co]:
         """How it ended, as a value."""
+        check_effect(eff, "Runtime.run_exit")
         fiber = self._fork(eff, None)
         await _Ended(fiber)
         return cast("Exit[A, E | L_co]", fiber.poll())
@@ -419,6 +424,7 @@ class Runtime(Generic[L_co]):
         """
         if self._scope._is_closed:
             raise RuntimeError("Runtime disposed")
+        check_effect(eff, "Runtime.run_sync")
         services = self._services
         return _run_sync(services.around(eff), services.env, self._scope)
 
@@ -426,6 +432,7 @@ class Runtime(Generic[L_co]):
         self, eff: Effect[A, E], *, signal: AbortSignal | None = None
     ) -> Fiber[A, E | L_co]:
         """Start an effect at once, owned by this runtime."""
+        check_effect(eff, "Runtime.run_fork")
         frame = sys._getframe(1)
         fiber = self._fork(eff, (frame.f_code, frame.f_lasti))
         if signal is not None:

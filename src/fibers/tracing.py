@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fibers.cause import Cause, Die, Fail, Interrupt
+from fibers.cause import Cause, Die, Fail, Interrupt, text_of_error
 from fibers.loop.protocol import FAIL, NEXT, Frame, Node
 
 if TYPE_CHECKING:
@@ -81,10 +81,15 @@ class SpanOp(Node):
 
     def _ev(self, fiber: FiberCore) -> Any:
         api = self.api
-        span = api.tracer().start_span(self.name, attributes=self.attributes)
-        token = api.context.attach(api.trace.set_span_in_context(span))
-        fiber._stack.append(_SpanEnd(api, span, token))
         fiber._next = self.first
+        try:
+            span = api.tracer().start_span(self.name, attributes=self.attributes)
+            token = api.context.attach(api.trace.set_span_in_context(span))
+        except Exception:  # noqa: BLE001  # told in the log, as at the end
+            # Whatever a processor or a sampler does, the work is done.
+            _log.exception("the span %r could not be started", self.name)
+            return NEXT
+        fiber._stack.append(_SpanEnd(api, span, token))
         return NEXT
 
     def _label(self) -> str:
@@ -113,8 +118,11 @@ class _SpanEnd(Frame):
     def _end(self, cause: Cause[Any] | None) -> None:
         self.api.context.detach(self.token)
         try:
-            self._tell(cause)
-            self.span.end()
+            try:
+                self._tell(cause)
+            finally:
+                # Also where an error can't say what it is (its __str__ raises).
+                self.span.end()
         except Exception:  # noqa: BLE001  # told in the log, see below
             # Whatever an exporter does, it never decides how the work ended.
             _log.exception("a span could not be ended")
@@ -140,4 +148,4 @@ class _SpanEnd(Frame):
         # Interrupts alone are no error: somebody asked for that end, and the status stays unset.
         if errors or defects:
             first = (*errors, *defects)[0]
-            span.set_status(code.ERROR, f"{type(first).__name__}: {first}")
+            span.set_status(code.ERROR, f"{type(first).__name__}: {text_of_error(first)}")

@@ -7,19 +7,51 @@ asyncio's wait for. Through anything else (an Event, a Queue) the bound of the c
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fibers.loop import hooks
 from fibers.loop.hosted_task import HostedTask
 from fibers.loop.protocol import Wait
 from fibers.loop.run_loop import ENDED, FiberCore
+from fibers.ops.wait import JoinOp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class WillJoin:
+    """What follows a first segment, where a wait for that fiber, ``target``, comes then."""
+
+    __slots__ = ()
+
+    target: FiberCore
 
 
 def leads_to(start: FiberCore, closer: FiberCore) -> bool:
     """Can ``start`` not end before ``closer`` has?"""
+    if _is_awaited_by_nobody(closer) and not isinstance(closer._owner, FiberCore):
+        return start is closer
+    return _reaches(start, closer, _next_after)
+
+
+def waits_for(start: FiberCore, asker: FiberCore) -> bool:
+    """Does ``start`` wait for ``asker``? Then ``asker`` must not wait for ``start`` (PD9).
+
+    Not the same: children don't count. A fiber that ends interrupts those that it has forked, so
+    they may wait for it.
+    """
+    if _is_awaited_by_nobody(asker):
+        return start is asker
+    return _reaches(start, asker, _awaited_by)
+
+
+def _is_awaited_by_nobody(fiber: FiberCore) -> bool:
+    # In its first segment it may have been started by one that will wait for it.
+    return not fiber._observers and fiber._registered and fiber._task is None
+
+
+def _reaches(start: FiberCore, closer: FiberCore, next_after: Callable[[Any], list[Any]]) -> bool:
     task = closer._task
-    if not closer._observers and task is None and not isinstance(closer._owner, FiberCore):
-        return start is closer  # nobody waits for it
     seen: set[int] = set()
     todo: list[Any] = [start]
     while todo:
@@ -29,16 +61,25 @@ def leads_to(start: FiberCore, closer: FiberCore) -> bool:
         if id(at) in seen:
             continue
         seen.add(id(at))
-        todo.extend(_next_after(at))
+        todo.extend(next_after(at))
     return False
 
 
 def _next_after(at: Any) -> list[Any]:
+    if isinstance(at, FiberCore) and at._state != ENDED:
+        # Children too: supervision makes a fiber wait for them when it ends, if not yet.
+        return [*(at._children or ()), *_awaited_by(at)]
+    return _awaited_by(at)
+
+
+def _awaited_by(at: Any) -> list[Any]:
     if isinstance(at, FiberCore):
         if at._state == ENDED:
             return []
-        # Children too: supervision makes a fiber wait for them when it ends, if not yet.
-        ahead: list[Any] = list(at._children or ())
+        ahead: list[Any] = []
+        if isinstance(at._cont, JoinOp | WillJoin):
+            # It has started a fiber, whose first segment runs now, and waits for it after that.
+            ahead.append(at._cont.target)
         wait = at._wait
         if wait is not None:
             if isinstance(wait, Wait):

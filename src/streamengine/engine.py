@@ -13,6 +13,7 @@ import structlog
 
 import fibers as fb
 from fibers import AbortController, AbortSignal, Clock, Effect, Scope
+from fibers.app import Occupant
 
 from .cancel import Canceller
 from .events.spine import EventSpine
@@ -77,7 +78,7 @@ def _new_id(kind: Literal["a", "u"]) -> str:
 
 
 @final
-class StreamEngine:
+class StreamEngine(Occupant):
     """At most one live stream a workspace; each ends with exactly one terminal event.
 
         engine = StreamEngine(history=history, provider=provider, scope=app_scope)

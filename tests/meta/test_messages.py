@@ -24,7 +24,7 @@ def same_for_every_run(text: str) -> str:
     """Without folders, ids and durations."""
     text = re.sub(r"(?:/[\w.\-]+)+/(?=\w+\.py)", "", text)
     text = re.sub(r"#\d+", "#N", text)
-    return re.sub(r"for \d+ ms", "for N ms", text)
+    return re.sub(r"for [\d.]+ m?s", "for N ms", text)
 
 
 @pytest.mark.parametrize(("name", "code", "says"), SAMPLES, ids=[name for name, *_ in SAMPLES])

@@ -402,7 +402,7 @@ def test_an_installation_that_cannot_be_imported_is_told_once_and_costs_the_span
     assert last == "True"
 
 
-class _Broken(SpanProcessor):
+class _Unstartable(SpanProcessor):
     """An exporter that can't even begin."""
 
     def on_start(self, span: object, parent_context: object = None) -> None:
@@ -414,7 +414,7 @@ async def test_a_span_that_cannot_be_started_does_not_stop_the_work(
     provider: TracerProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told in the log, once, and the work goes on without."""
-    provider.add_span_processor(_Broken())
+    provider.add_span_processor(_Unstartable())
 
     assert await Effect.succeed("done").with_span("work") == "done"
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from fibers.app.scope import AppScope
 from fibers.effect import Effect, effect
 from fibers.scope import Scope
-
-if TYPE_CHECKING:
-    from fibers.app.scope import AppScope
 
 
 @runtime_checkable
@@ -50,8 +48,15 @@ def occupy(scope: AppScope, *occupants: Occupant) -> Effect[None, Any]:
         await occupy(app_scope, engine, Watchdog())
 
     Fails with what a start fails with: that one is out again, later ones don't start; with
-    RuntimeError where the scope is closed. ValueError at the call where two have one name.
+    RuntimeError where the scope is closed. ValueError at the call where two have one name,
+    TypeError where one is no Occupant or the scope no AppScope.
     """
+    given: Any = scope  # annotations bind nobody who runs no type checker
+    if not isinstance(given, AppScope):
+        raise TypeError(f"occupy() takes the AppScope of the application, not {given!r}")
+    for given in occupants:
+        if not isinstance(given, Occupant):
+            raise TypeError(f"an occupant has name, start(scope) and describe(): {given!r} is none")
     names = [occupant.name for occupant in occupants]
     _refuse_twice([*scope._occupants, *names])
     return _occupy(scope, occupants)

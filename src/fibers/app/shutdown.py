@@ -12,6 +12,7 @@ from returns.result import Failure
 
 from fibers.app.budget import RUNTIME_DISPOSE_TIMEOUT_SECONDS
 from fibers.app.scope import close_bounded
+from fibers.app.steps import check_steps
 from fibers.duration import Duration, checked_seconds, text_of
 from fibers.effect import Effect
 from fibers.runtime import run_fork
@@ -60,10 +61,7 @@ class Shutdown:
     def __init__(
         self, scope: Scope, steps: Sequence[Step], runtime: Runtime[Any] | None = None
     ) -> None:
-        names = [name for name, _ in steps]
-        if len(set(names)) != len(names):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            raise ValueError(f"shutdown steps need names of their own: {', '.join(twice)} twice")
+        check_steps("shutdown", steps)
         self._scope = scope
         self._steps = list(steps)
         self._runtime = runtime

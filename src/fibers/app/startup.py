@@ -12,6 +12,7 @@ from returns.result import Failure
 
 from fibers.app.budget import OUTER_BUDGET_SECONDS
 from fibers.app.shutdown import Step
+from fibers.app.steps import check_steps
 from fibers.clock import current_clock
 from fibers.duration import Duration, checked_seconds, text_of
 from fibers.effect import Effect, effect
@@ -56,7 +57,8 @@ class Startup:
     and ``services``, started one after another when the housekeeping has ended, however it did. A
     shutdown before that means that they never start (VI7).
 
-    ValueError where two steps have one name, where the bound (timedelta or seconds) is negative, or
+    TypeError where a step is no pair of a name and a function. ValueError where two steps have one
+    name, where the bound (timedelta or seconds) is negative, or
     where there is something to keep and no ``shutdown`` to end it.
     """
 
@@ -69,10 +71,7 @@ class Startup:
         housekeeping: Sequence[Step] = (),
         services: Sequence[Service] = (),
     ) -> None:
-        names = [name for name, _ in (*steps, *housekeeping, *services)]
-        if len(set(names)) != len(names):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            raise ValueError(f"startup steps need names of their own: {', '.join(twice)} twice")
+        check_steps("startup", steps, housekeeping, services)
         if shutdown is None and (housekeeping or services):
             raise ValueError("housekeeping and services outlive the start: give shutdown= too")
         self._steps = list(steps)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import CoroutineType, FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from fibers.cause import Interrupt
+from fibers.cause import Interrupt, text_of_error
 from fibers.dump import chain
 from fibers.loop import queue
 from fibers.loop.inner_task import InnerTask
@@ -248,7 +248,7 @@ class _Owners:
                 getattr(scope, "_strategy", "?"),
                 getattr(scope, "state", "?"),
                 len(getattr(scope, "_entries", ())),
-                {name: _described(it) for name, it in list(occupants.items())},
+                {cut(name): _described(it) for name, it in list(occupants.items())},
             )
             parent: tuple[Any, Any] | None = getattr(scope, "_parent", None)
             siblings = self.roots if parent is None else self.shot_of(parent[0]).scopes
@@ -260,7 +260,7 @@ def _described(occupant: Any) -> Any:
     try:
         return plain(_settled(lambda: dict(occupant.describe())))
     except Exception as exc:  # noqa: BLE001  # a dump is never the place to fail
-        return cut(f"describe() raised {type(exc).__name__}: {exc}")
+        return cut(f"describe() raised {type(exc).__name__}: {text_of_error(exc)}")
 
 
 _ITEMS_SHOWN: Final = 20

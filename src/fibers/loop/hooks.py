@@ -90,10 +90,18 @@ else:
         return before
 
 
+def offline_task() -> Any:
+    """``this_thread.task``, unless what runs below started a loop of its own: what that loop runs
+    is in no fiber.
+    """
+    task = this_thread.task
+    return None if task is None or running_loop() is not None else task
+
+
 def task_of_step() -> Any:
     """The current task where a fiber's step runs below, else None: enough to find that fiber."""
     loop = this_thread.loop
-    return this_thread.task if loop is None else task_in(loop)
+    return offline_task() if loop is None else task_in(loop)
 
 
 def current_task() -> Any:
@@ -111,6 +119,7 @@ if speed is not None:
         current_tasks=_current,
         this_thread=this_thread,
         task_set=getattr(_tasks, "_scheduled_tasks" if _3_12 else "_all_tasks"),
+        running_loop=running_loop,
         Future=asyncio.Future,
         Task=asyncio.Task,
     )

@@ -120,7 +120,21 @@ class Interruptible(FiberState):
         return True
 
     def _stop_waiting(self) -> bool:
+        # From here on as good as running: a future compares its callbacks to find ours, and an
+        # __eq__ of somebody else's that interrupts this fiber again must not unwind it twice. One
+        # that raises leaves the fiber waiting, for another interrupt to end.
+        self._state = RUNNING
         wait = self._wait
+        stopped = False
+        try:
+            stopped = self._let_go_of(wait)
+        finally:
+            if not stopped:
+                self._state = SUSPENDED
+                self._wait = wait
+        return stopped
+
+    def _let_go_of(self, wait: Any) -> bool:
         if isinstance(wait, Wait):
             self._wait = None
             wait._abandon(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # every fiber is a FiberCore

@@ -47,6 +47,9 @@ class SucceedOp(_ValueBase, Node):
 
     __slots__ = ()
 
+    def __reduce__(self) -> Any:
+        return type(self), (self.value,)  # for copies: C fields are no slots
+
     def _ev(self, fiber: FiberCore) -> Any:
         return self.value
 

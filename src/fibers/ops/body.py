@@ -80,6 +80,9 @@ class BodyOp(_BodyBase, Node):
             enter_body(fiber, coro)
         return None
 
+    def __reduce__(self) -> Any:
+        return type(self), (self.f, self.args, self.kwargs, self.declares)  # see SucceedOp
+
     def _label(self) -> str:
         return getattr(self.f, "__qualname__", repr(self.f))
 

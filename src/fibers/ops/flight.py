@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from returns.result import Failure
 
-from fibers.cause import Cause, Interrupt
+from fibers.cause import Cause, FiberDeadlockError, Interrupt
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node
 from fibers.loop.run_loop import ENDED, EndFibers
 from fibers.ops.basic import exit_outcome
 from fibers.ops.clock import CLOCK_KEY
 from fibers.ops.finalize import OnExitOp, run_finalizer
 from fibers.ops.wait import JoinOp
+from fibers.waiting import waits_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,18 +69,29 @@ class FlightOp(Node):
 
     def _ev(self, fiber: FiberCore) -> Any:
         flight = self.flight
+        child = flight.child
+        if child is not None and child._state != ENDED and waits_for(child, fiber):
+            # Both would wait for ever, and their interrupts too: each ends the other, and waits.
+            raise FiberDeadlockError(
+                f"fiber #{fiber.id} would wait for itself: {flight.first._label()}, in fiber "
+                f"#{child.id}, waits for it"
+            )
         # Before the start: its first segment may run others that come and go.
         flight.waiting += 1
-        if flight.child is not None:
-            return _Aboard(flight, flight.child)._ev(fiber)
+        if child is not None:
+            fiber._stack.append(_Aboard(flight, child))
+            fiber._next = JoinOp(child, as_exit=False)
+            return NEXT
         child = flight.child = fiber._spawn(flight.first, 0, None)
         child._env = shared_env(flight.made, fiber._env)
+        # The wait belongs to this primitive: an interrupt from that first segment finds it.
+        fiber._stack.append(_Aboard(flight, child))
+        fiber._cont = JoinOp(child, as_exit=False)
         fiber._switch = child
-        fiber._cont = _Aboard(flight, child)
         return SWITCH
 
 
-class _Aboard(Node, Frame):
+class _Aboard(Frame):
     """One that waits."""
 
     __slots__ = ("child", "flight")
@@ -87,11 +99,6 @@ class _Aboard(Node, Frame):
     def __init__(self, flight: Flight, child: FiberCore) -> None:
         self.flight = flight
         self.child = child
-
-    def _ev(self, fiber: FiberCore) -> Any:
-        fiber._stack.append(self)
-        fiber._next = JoinOp(self.child, as_exit=False)
-        return NEXT
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         self.flight.waiting -= 1
@@ -162,6 +169,9 @@ class _Kept(Node):
         flight, clock = memo.flight, fiber._env[CLOCK_KEY]
         fiber._next = OnExitOp(memo.first, lambda exit_: memo.keep(flight, exit_, clock.now()))
         return NEXT
+
+    def _label(self) -> str:
+        return f"the cached {self.memo.first._label()}"
 
 
 class MemoOp(Node):

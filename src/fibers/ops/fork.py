@@ -86,6 +86,10 @@ class ForkOp(_ForkBase, Node):
 
     __slots__ = ()
 
+    def __reduce__(self) -> Any:
+        given = (self.first, self.mode, self.owner, self.immediate, self.masked, self.site)
+        return type(self), given  # see SucceedOp
+
     def _ev(self, fiber: FiberCore) -> Any:
         masked = self.masked
         mask = 0 if masked is False else mask_of(fiber, masked)

@@ -45,6 +45,11 @@ class AnyBodyOp(BodyOp):
             fiber._stack.append(declares)
             enter_body(fiber, _run(body, declares))
             return None
+        if not hasattr(body, "__await__") and type(body) is not GeneratorType:
+            raise TypeError(
+                f"{self._label()} is decorated with @effect and returned {body!r}, which can't be "
+                "awaited: make it `async def`, or use Effect.sync for a plain function"
+            )
         if self.declares is not None:
             fiber._stack.append(self.declares)
         enter_body(fiber, body)

@@ -7,6 +7,7 @@ of the two.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, final
@@ -154,6 +155,16 @@ def checked_times(times: object) -> int:
     return times
 
 
+def refuse_coroutine(given: object) -> None:
+    """TypeError for what an ``async def`` gave: as a verdict it would always be a yes."""
+    if inspect.iscoroutine(given):
+        given.close()  # nobody will ever await it
+        raise TypeError(
+            "expected a plain value or an Effect, got a coroutine: decorate the function with "
+            "@effect, or make it a plain one"
+        )
+
+
 class Limits:
     """times=, while_= and until= of a call: asked after the schedule, in this order: while, until,
     times.
@@ -218,6 +229,7 @@ class _Rounds(Frame):
             fiber._stack.append(_Then(then))
             fiber._next = given
             return NEXT
+        refuse_coroutine(given)
         return then(fiber, given)
 
     def answered(self, fiber: FiberCore, answer: Any) -> Any:

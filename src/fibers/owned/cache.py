@@ -18,7 +18,8 @@ from fibers.ops.basic import exit_outcome
 from fibers.ops.clock import CLOCK_KEY
 from fibers.ops.finalize import OnExitOp
 from fibers.ops.flight import Env, Flight, FlightOp, is_interrupted
-from fibers.sync.checks import checked_count
+from fibers.ops.repeat import refuse_coroutine
+from fibers.sync.checks import checked_count, checked_lookup
 from fibers.sync.one_loop import OneLoop
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Cache(OneLoop, Generic[K, A, E]):
         context), for all or by exit and key; zero keeps nothing. ValueError for a negative time and
         a ``capacity`` that is neither a positive int nor "unbounded".
         """
+        checked_lookup(lookup, "Cache.make")
         most = math.inf if capacity == "unbounded" else checked_count(capacity, "capacity")
         seconds = _seconds_by_exit(time_to_live)
         return _Access(lambda fiber: Cache(lookup, most, seconds, fiber._env))
@@ -139,7 +141,11 @@ class Cache(OneLoop, Generic[K, A, E]):
         """Forget the value of ``key`` if there is one and ``f`` says so; whether it did."""
 
         def forget(value: Maybe[A]) -> bool:
-            unwanted = bool(value.map(f).value_or(False))
+            if value is Nothing:
+                return False
+            verdict = f(value.unwrap())
+            refuse_coroutine(verdict)
+            unwanted = bool(verdict)
             if unwanted:
                 self._entries.pop(key, None)
             return unwanted
@@ -260,6 +266,9 @@ class _Lookup(Node):
         lookup: Effect[Any, Any] = Effect.suspend(lambda: cache._lookup(key))
         fiber._next = OnExitOp(lookup, lambda exit_: settle(exit_, clock.now()))
         return NEXT
+
+    def _label(self) -> str:
+        return f"the lookup of {self.key!r}"
 
 
 class _Get(Effect[Any, Any]):

@@ -18,6 +18,7 @@ from fibers.loop.run_loop import ENDED, EndFibers, FiberCore, Observer, Unheard,
 from fibers.ops.fork import SCOPE_CLOSED, stillborn
 from fibers.ops.wait import WaitForEnds, _no_wait_for_itself
 from fibers.resource import acquire_release
+from fibers.root import check_effect
 from fibers.scope import current_scope
 from fibers.sync.deferred import Deferred
 from fibers.sync.one_loop import OneLoop
@@ -118,6 +119,9 @@ class Members(OneLoop):
         only_if_missing: bool = False,
         propagate_interruption: bool,
     ) -> Effect[Any, Never]:
+        check_effect(eff, f"{type(self).__name__}.run")
+        # Now: in the step that takes it in, the fiber would have started and be nobody's.
+        hash(key)
         frame = sys._getframe(2)
         return _Run(
             self, key, eff, only_if_missing, propagate_interruption, (frame.f_code, frame.f_lasti)
@@ -131,6 +135,13 @@ class Members(OneLoop):
         only_if_missing: bool = False,
         propagate_interruption: bool,
     ) -> Effect[None, Never]:
+        given: Any = fiber  # annotations bind nobody who runs no type checker
+        if not isinstance(given, FiberCore):
+            raise TypeError(
+                f"{type(self).__name__} takes in a Fiber that runs already, not {given!r}: start "
+                "an effect with run(...)"
+            )
+        hash(key)
         return _Set(self, key, fiber, only_if_missing, propagate_interruption)
 
     # ------------------------------------------------------------------ as an owner of fibers

@@ -15,6 +15,7 @@ from fibers.effect import Effect, _Access, _Provide
 from fibers.exit import succeeded
 from fibers.ops.flight import SCOPE_KEY, shared_env
 from fibers.owned.members import INTERNAL
+from fibers.root import check_effect
 from fibers.scope import Scope, current_scope
 from fibers.sync.checks import checked_count
 from fibers.sync.deferred import Deferred
@@ -177,6 +178,7 @@ class Pool(OneLoop, Generic[A, E]):
         time. ``target_utilization``: below 1.0 new items are made before all are in use. ValueError
         where a number is out of its range.
         """
+        check_effect(acquire, "Pool.make")
         checked_count(max, "max")
         checked_count(min, "min", least=0)
         checked_count(concurrency, "concurrency")

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any, Generic, Never, cast, final, overload
 
 from typing_extensions import TypeVar
 
+from fibers.cause import FiberDeadlockError
 from fibers.clock import sleep
 from fibers.duration import checked_seconds
 from fibers.effect import Effect, _Access
+from fibers.fiber import current_fiber
 from fibers.loop.protocol import NEXT, SWITCH, Node
 from fibers.loop.run_loop import ENDED, FiberCore
 from fibers.ops.flight import shared_env
 from fibers.ops.fork import _AfterFirstSegment
 from fibers.owned.members import INTERNAL
 from fibers.scope import current_scope
-from fibers.sync.checks import checked_count
+from fibers.sync.checks import checked_count, checked_lookup
 from fibers.sync.one_loop import OneLoop
+from fibers.waiting import WillJoin, waits_for
 
 if TYPE_CHECKING:
     from fibers.duration import Duration
@@ -147,6 +150,7 @@ class RcMap(OneLoop, Generic[K, A, E]):
         are idle included; beyond it ``get`` fails with ExceededCapacityError. ValueError for a
         negative time and a capacity that is no positive int.
         """
+        checked_lookup(lookup, "RcMap.make")
         seconds = _seconds_by_key(idle_time_to_live)
         if capacity is not None:
             checked_count(capacity, "capacity")
@@ -174,6 +178,8 @@ class RcMap(OneLoop, Generic[K, A, E]):
         if held is not None and held.has_failed and not self._keeps_failures:
             self._forget(held)
             held = None
+        if held is not None and held.lookup is not None and held.lookup._state != ENDED:
+            _refuse_a_cycle(held)
         if held is None:
             if self._capacity is not None and len(self._held) >= self._capacity:
                 return cast("Effect[A, E]", Effect.fail(ExceededCapacityError(self._capacity)))
@@ -297,6 +303,16 @@ def _seconds_by_key(
     return lambda _: seconds
 
 
+def _refuse_a_cycle(held: _Held) -> None:
+    # Before anything is counted: a reference of a lookup to itself would keep both for ever.
+    fiber = current_fiber()
+    if fiber is not None and held.lookup is not None and waits_for(held.lookup, fiber):
+        raise FiberDeadlockError(
+            f"fiber #{fiber.id} would wait for itself: the lookup of {held.key!r}, in fiber "
+            f"#{held.lookup.id}, waits for it"
+        )
+
+
 class _StartLookup(Effect[Any, Never]):
     """Give the fiber of the lookup, starting it where nobody has."""
 
@@ -317,8 +333,16 @@ class _StartLookup(Effect[Any, Never]):
         child = held.lookup = fiber._spawn(_Lookup(self.rc_map, held), 0, None)
         child._owner = held.scope
         fiber._switch = child
-        fiber._cont = _AfterFirstSegment(child, held.scope)
+        fiber._cont = _AfterLookupStarts(child, held.scope)
         return SWITCH
+
+
+class _AfterLookupStarts(_AfterFirstSegment, WillJoin):
+    __slots__ = ("target",)
+
+    def __init__(self, child: FiberCore, scope: Scope) -> None:
+        super().__init__(child, scope)
+        self.target = child
 
 
 class _Lookup(Node):

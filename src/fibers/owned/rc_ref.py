@@ -8,6 +8,7 @@ from typing_extensions import TypeVar
 
 from fibers.duration import checked_seconds
 from fibers.owned.rc_map import RcMap, make_rc_map
+from fibers.root import check_effect
 
 if TYPE_CHECKING:
     from fibers.duration import Duration
@@ -44,6 +45,7 @@ class RcRef(Generic[A, E]):
         ``idle_time_to_live``: how long it is kept when nobody holds it (timedelta or seconds, on
         the Clock in context). ValueError where that is negative.
         """
+        check_effect(acquire, "RcRef.make")
         seconds = checked_seconds(idle_time_to_live, "idle_time_to_live")
 
         def lookup(_: None) -> Effect[B, F]:

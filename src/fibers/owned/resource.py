@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, final
 from fibers.effect import Effect
 from fibers.exit import succeeded
 from fibers.owned.scoped_ref import ScopedRef
+from fibers.root import check_effect
 from fibers.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Resource(Generic[A, E]):
         """Acquire once now, and again only in ``refresh``. Tied to the scope in context. A failure
         of the first acquire is what ``get`` fails with.
         """
+        check_effect(acquire, "Resource.manual")
         return ScopedRef.from_acquire(acquire.exit()).map(lambda ref: Resource(acquire, ref))
 
     @staticmethod

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, Never, TypeVar, final
 from fibers.cause import FiberDeadlockError
 from fibers.effect import Effect, _Access
 from fibers.exit import failed
+from fibers.root import check_effect
 from fibers.scope import current_scope
 from fibers.sync.semaphore import Semaphore
 
@@ -49,6 +50,7 @@ class ScopedRef(Generic[A]):
     @staticmethod
     def from_acquire(acquire: Effect[B, E]) -> Effect[ScopedRef[B], E]:
         """A reference to what ``acquire`` gives, tied to the scope in context."""
+        check_effect(acquire, "ScopedRef.from_acquire")
 
         def first(own: Scope) -> Effect[ScopedRef[B], E]:
             made = _acquired(acquire, own).map(lambda there: ScopedRef(*there, own))
@@ -68,6 +70,7 @@ class ScopedRef(Generic[A]):
         acquired so far is released and the former one stays. FiberDeadlockError inside ``acquire``
         itself (PD9).
         """
+        check_effect(acquire, "ScopedRef.set")
 
         def exchange(there: tuple[A, Scope]) -> Effect[None, Never]:
             if self._own._is_closed:

@@ -288,6 +288,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         self: Schedule[Out, In, E], other: Schedule[B, In, F]
     ) -> Schedule[Out | B, In, E | F]:
         """This one to its end, whose output is dropped, then ``other`` (SD4)."""
+        _check_schedules("concat()", other)
         return Schedule(steps.one_after_the_other(self._start, other._start))
 
     def max(
@@ -318,5 +319,15 @@ def _together(
     others: tuple[Schedule[Any, In, F], ...],
     choose: Callable[[list[float | None]], float | None],
 ) -> Schedule[float, In, E | F]:
+    _check_schedules("max() or min()", first, *others)
     starts = (first._start, *(other._start for other in others))
     return Schedule(steps.together(starts, choose))
+
+
+def _check_schedules(what: str, *given: object) -> None:
+    for each in given:
+        if not isinstance(each, Schedule):
+            raise TypeError(
+                f"{what} takes schedules, not {each!r}: Schedule.spaced(seconds) or "
+                "Schedule.recurs(times) makes one"
+            )

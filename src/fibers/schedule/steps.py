@@ -9,7 +9,14 @@ from typing import Any, TypeGuard, cast, final
 
 from fibers.duration import checked_seconds
 from fibers.effect import Effect
-from fibers.ops.repeat import ScheduleDone, ScheduleMetadata, Start, Step, Tally
+from fibers.ops.repeat import (
+    ScheduleDone,
+    ScheduleMetadata,
+    Start,
+    Step,
+    Tally,
+    refuse_coroutine,
+)
 
 
 def _is_effect(given: Any) -> TypeGuard[Effect[Any, Any]]:
@@ -20,6 +27,7 @@ def then(given: Any, f: Callable[[Any], Any]) -> Any:
     """``f`` of a plain value now, of an effect's value when it has run."""
     if _is_effect(given):
         return given.flat_map(lambda value: _as_effect(f(value)))
+    refuse_coroutine(given)
     return f(given)
 
 

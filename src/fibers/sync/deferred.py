@@ -11,6 +11,8 @@ from typing_extensions import TypeVar
 from fibers.cause import Cause, Interrupt
 from fibers.effect import Effect, _Access
 from fibers.loop.protocol import NEXT, Wait
+from fibers.root import check_effect
+from fibers.sync.checks import checked_cause, checked_exit
 from fibers.sync.waking import wake_with
 
 if TYPE_CHECKING:
@@ -91,11 +93,11 @@ class Deferred(Awaitable[A], Generic[A, E]):
 
     def fail_cause(self, cause: Cause[E]) -> Effect[bool, Never]:
         """Complete with a whole cause."""
-        return self.complete_with(Effect.fail_cause(cause))
+        return self.complete_with(Effect.fail_cause(checked_cause(cause, "Deferred.fail_cause")))
 
     def done(self, exit_: Exit[A, E]) -> Effect[bool, Never]:
         """Complete with an exit."""
-        return self.complete_with(Effect.from_exit(exit_))
+        return self.complete_with(Effect.from_exit(checked_exit(exit_, "Deferred.done")))
 
     def sync(self, f: Callable[[], A]) -> Effect[bool, Never]:
         """Complete with ``f``: each waiter calls it."""
@@ -105,12 +107,14 @@ class Deferred(Awaitable[A], Generic[A, E]):
         """Run ``eff`` once, here, and complete with its exit (``into``). Completed before: ``eff``
         is not run.
         """
+        check_effect(eff, "Deferred.complete")
         return Effect.suspend(
             lambda: Effect.succeed(False) if self._done else Deferred.into(eff, self)
         )
 
     def complete_with(self, eff: Effect[A, E]) -> Effect[bool, Never]:
         """Complete with ``eff`` itself, without running it: each waiter runs it for itself."""
+        check_effect(eff, "Deferred.complete_with")
         return Effect.sync(lambda: self._resolve(eff))
 
     def interrupt(self) -> Effect[bool, Never]:
@@ -125,14 +129,16 @@ class Deferred(Awaitable[A], Generic[A, E]):
         """Complete with an exit, or with an effect as ``complete_with`` does: a plain call for
         callbacks, from any thread.
         """
-        return self._resolve(outcome if isinstance(outcome, Effect) else Effect.from_exit(outcome))
+        if isinstance(outcome, Effect):
+            return self._resolve(outcome)
+        return self._resolve(Effect.from_exit(checked_exit(outcome, "Deferred.done_unsafe")))
 
     def _resolve(self, eff: Effect[A, E]) -> bool:
         entry = (eff,)
         if self._done.setdefault(None, entry) is not entry:
             return False
         for waiter in list(self._waiters):
-            if self._waiters.pop(waiter, _GONE) is None:
+            if self._waiters.pop(waiter, _GONE) is None:  # pragma: no branch  # gone in a race only
                 wake_with(waiter.fiber, waiter, eff)
         return True
 
@@ -141,6 +147,7 @@ class Deferred(Awaitable[A], Generic[A, E]):
         """Run ``eff`` and complete ``deferred`` with its exit, whatever that is: a fiber that is
         interrupted inside completes it with the Interrupt.
         """
+        check_effect(eff, "Deferred.into")
         return Effect.uninterruptible_mask(
             lambda restore: restore(eff).exit().flat_map(deferred.done)
         )
@@ -170,7 +177,7 @@ class _Await(Effect[Any, Any]):
             done = deferred._done.get(None)
             # Another thread may have completed it in between. Who takes the waiter out of the dict
             # is the one that lets it go on.
-            if done is None or deferred._waiters.pop(waiter, _GONE) is _GONE:
+            if done is None or deferred._waiters.pop(waiter, _GONE) is _GONE:  # pragma: no branch
                 return fiber._suspend(waiter)
         fiber._next = done[0]
         return NEXT

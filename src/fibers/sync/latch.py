@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Never, TypeVar, final
 
 from fibers.effect import Effect
+from fibers.root import check_effect
 from fibers.sync.line import WAIT, Attempt, Line
 from fibers.sync.one_loop import OneLoop
 
@@ -44,6 +45,7 @@ class Latch(OneLoop):
 
     def when_open(self, eff: Effect[A, E]) -> Effect[A, E]:
         """Wait like ``await_``, then run ``eff``."""
+        check_effect(eff, "when_open")
         return self.await_().flat_map(lambda _: eff)
 
     # ------------------------------------------------------------------ the gate

@@ -14,7 +14,8 @@ from typing_extensions import TypeVar
 from fibers.cause import Cause, Fail, Interrupt
 from fibers.effect import Effect, _Access
 from fibers.exit import succeeded
-from fibers.sync.checks import checked_count
+from fibers.root import check_effect
+from fibers.sync.checks import checked_cause, checked_count
 from fibers.sync.deferred import Deferred
 from fibers.sync.done import Done
 from fibers.sync.line import Line
@@ -202,11 +203,12 @@ class Queue(Source[A, E], Sink[A], Generic[A, E]):
 
     def fail_cause(self, cause: Cause[E]) -> Effect[bool, Never]:
         """Like ``end``, with a whole cause."""
+        checked_cause(cause, "Queue.fail_cause")
         return Effect.sync(lambda: self._close(cause))
 
     def fail_cause_unsafe(self, cause: Cause[E]) -> bool:
         """``fail_cause`` as a plain call, in the queue's own loop."""
-        return self._close(cause)
+        return self._close(checked_cause(cause, "Queue.fail_cause_unsafe"))
 
     def interrupt(self) -> Effect[bool, Never]:
         """Like ``end``, with an Interrupt by the fiber that runs this."""
@@ -234,6 +236,7 @@ class Queue(Source[A, E], Sink[A], Generic[A, E]):
         """Run ``eff``; its success ends ``queue``, its failure or interrupt fails it. Gives False
         if the queue had ended before.
         """
+        check_effect(eff, "Queue.into")
 
         def close(exit_: Exit[B, F]) -> Effect[bool, Never]:
             if isinstance(exit_, Success):

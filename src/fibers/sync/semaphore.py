@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol, TypeVar, cast, final
 from returns.maybe import Maybe, Nothing, Some
 
 from fibers.effect import Effect
+from fibers.root import check_effect
 from fibers.sync.checks import checked_count
 from fibers.sync.line import WAIT, Attempt, Line
 from fibers.sync.one_loop import OneLoop
@@ -128,6 +129,7 @@ class Semaphore(OneLoop):
         taking, releasing = self.take(n), self.release(n)
 
         def hold(eff: Effect[A, E]) -> Effect[A, E]:
+            check_effect(eff, "with_permits(n)(...)")
             # Only the take is interruptible, and what follows its success is part of the same
             # step: an interrupt finds either no permit or a registered release.
             return Effect.uninterruptible_mask(
@@ -148,6 +150,8 @@ class Semaphore(OneLoop):
         releasing = self.release(n)
 
         def hold(eff: Effect[A, E]) -> Effect[Maybe[A], E]:
+            check_effect(eff, "with_permits_if_available(n)(...)")
+
             def held(restore: Callable[[Effect[Any, E]], Effect[Any, E]]) -> Effect[Maybe[A], E]:
                 if not self.take_unsafe(n):
                     return cast("Effect[Maybe[A], E]", Effect.succeed(Nothing))
