@@ -136,8 +136,9 @@ def fingerprint(source: str) -> int:
 
 
 def _content(code: CodeType) -> tuple[object, ...]:
-    constants = tuple(
-        _content(c) if isinstance(c, CodeType) else (type(c), repr(c)) for c in code.co_consts
+    constants: tuple[object, ...] = tuple(
+        _content(c) if isinstance(c, CodeType) else (type(c).__name__, repr(c))
+        for c in code.co_consts
     )
     return (
         code.co_code,
