@@ -15,15 +15,18 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import trio
 
 import fibers as fb
+from fibers.loop.native import speed
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+BUILD: Final[Literal["pure", "native"]] = "pure" if speed is None else "native"
+"""What is measured: the Python modules alone, or with the compiled twin."""
 ROUNDS: Final = 7
 """Samples of each side, the warm-up not counted."""
 

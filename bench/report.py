@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final, Literal, TypedDict
 
-from bench.measure import Figures, Measured
+from bench.measure import BUILD, Figures, Measured
 
 RESULTS: Final = Path(__file__).resolve().parent / "results" / "latest.json"
 
@@ -25,6 +25,7 @@ class ResultRow(TypedDict):
     ratio: float | None
     bar: float | None
     holds: bool | None
+    build: Literal["pure", "native"]
 
 
 def _result_row(found: Measured) -> ResultRow:
@@ -35,6 +36,7 @@ def _result_row(found: Measured) -> ResultRow:
         "ratio": None if found.ratio is None else round(found.ratio, 4),
         "bar": found.row.bar,
         "holds": found.holds,
+        "build": BUILD,
     }
 
 

@@ -20,7 +20,7 @@ if not __package__:
 
 import uvloop
 
-from bench.measure import Measured, measure
+from bench.measure import BUILD, Measured, measure
 from bench.report import RESULTS, heading, summary, table_line, write_results
 from bench.rows import NOT_MEASURED, ROWS, rows_named
 
@@ -56,8 +56,8 @@ def main() -> int:
         parser.error(f"no row is named like {options.only!r}; --help lists them")
     part = _QUICK_PART if options.quick else 1
     print(
-        f"{platform.python_implementation()} {platform.python_version()}, {options.loop} loop, "
-        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+        f"{BUILD} build, {platform.python_implementation()} {platform.python_version()}, "
+        f"{options.loop} loop, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
         f"{', quick' if options.quick else ''}"
     )
     print("CPU time of one thread; each figure is a median, with least and most in brackets")

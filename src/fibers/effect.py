@@ -117,9 +117,8 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
     def __await__(self) -> Generator[Any, Any, A_co]:
         # hooks.task_of_step() in place: a call would be a good part of an await. No name for task
         # or loop: a failure's traceback keeps this frame (PD13).
-        if (
-            type(offline_task() if this_thread.loop is None else task_in(this_thread.loop))
-            in _INSIDE
+        if type(task_in(this_thread.step.loop)) in _INSIDE or (
+            this_thread.step.loop is None and type(offline_task()) in _INSIDE
         ):
             return (yield self)  # type: ignore[no-any-return]  # a cast would cost a call at each await
         return (yield from self._await_outside())

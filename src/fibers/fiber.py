@@ -85,21 +85,22 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         return _Join(self, as_exit=False)
 
     def __await__(self) -> Generator[Any, Any, A_co]:
-        if traps.is_wait_for(sys._getframe(1)):
-            return (yield from self._await_in_wait_for())
-        loop = this_thread.loop
+        loop = this_thread.step.loop
         inside = offline_task() if loop is None else task_in(loop)
         kind = type(inside)  # pyright: ignore[reportUnknownVariableType]  # any class
-        if kind is InnerTask or kind is HostedTask:
-            if self._state == ENDED and self._ok and not inside._fiber._attn:
-                # Its value without a way through the run loop. But an interrupt of the one that
-                # waits lands here (WI2), and nobody gets for ever what costs no turn (WI9).
-                queue = self._queue
-                if queue.gifts > 0:
-                    queue.gifts -= 1
-                    return self._result  # type: ignore[no-any-return]  # a cast would cost a call
-                return (yield from self._await_breather())
-            del loop, inside, kind  # a failure's traceback keeps this frame (PD13)
+        in_fiber = kind is InnerTask or kind is HostedTask
+        if in_fiber and self._state == ENDED and self._ok and not inside._fiber._attn:
+            # Its value without a way through the run loop. But an interrupt of the one that
+            # waits lands here (WI2), and nobody gets for ever what costs no turn (WI9).
+            queue = self._queue
+            if queue.gifts > 0:
+                queue.gifts -= 1
+                return self._result  # type: ignore[no-any-return]  # a cast would cost a call
+            return (yield from self._await_breather())
+        del loop, inside, kind  # a failure's traceback keeps this frame (PD13)
+        if traps.is_wait_for(sys._getframe(1)):
+            return (yield from self._await_in_wait_for())
+        if in_fiber:
             return (yield wait.JoinWait(self))  # type: ignore[no-any-return]  # see above
         return (yield from self._await_outside())
 

@@ -134,7 +134,7 @@ class HostedFiber(Fiber[Any, Exception]):
         return loop
 
     @property
-    def _future_done(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # called and compared, as the method
+    def _future_done(self) -> Any:  # type: ignore[override]  # called and compared, as the method
         return _Step(self)
 
     def _begin_turn(self) -> None:

@@ -24,22 +24,22 @@ from fibers.loop.native import hand_over, twins
 from fibers.loop.protocol import FAIL, NEXT, Node
 
 
-def _went_on(fiber: WithBodies, future: Any) -> None:
+def _future_done(self: WithBodies, future: Any) -> None:
     """What the body awaited has ended."""
-    if fiber._wait is not future:
+    if self._wait is not future:
         return
-    fiber._wait = None
-    if fiber._rare.cut:
-        fiber._own_rare().cut = False
-        fiber._rv = FAIL
-        fiber._cause = fiber._joined_by(future)
+    self._wait = None
+    if self._rare.cut:
+        self._own_rare().cut = False
+        self._rv = FAIL
+        self._cause = self._joined_by(future)
     else:
-        fiber._rv = None
-        if fiber._attn and not future.cancelled():
+        self._rv = None
+        if self._attn and not future.cancelled():
             # Something else will be thrown: its failure counts as looked at all the same.
             future.exception()
-    fiber._drive()
-    del fiber  # see _drive
+    self._drive()
+    del self  # see _drive
 
 
 @twins("_future_done")
@@ -50,29 +50,32 @@ class WithBodies(WithGroups):
 
     def _await_future(self, yielded: Any) -> Any:
         """A body yielded something that is no effect: asyncio's side of the house."""
-        if yielded is None:
+        if yielded is None:  # after a throw: _run sees to it otherwise
             self._rv = None
             return self._yield_turn()
-        if getattr(yielded, "_asyncio_future_blocking", None):
+        try:
+            blocking = yielded._asyncio_future_blocking
+        except AttributeError:
+            blocking = None
+        if blocking:
+            queue = self._queue
             yielded._asyncio_future_blocking = False
             if type(yielded) is InnerTask and yielded._fiber is self:
                 raise FiberDeadlockError(
                     f"fiber #{self.id} would wait for itself: Task awaits itself"
                 )
-            if yielded.get_loop() is not self._queue.loop:
+            if yielded.get_loop() is not queue.loop:
                 raise RuntimeError(
                     f"fiber #{self.id} got a future of a different loop: {yielded!r}"
                 )
-            yielded.add_done_callback(self._future_done, context=self._queue.context)
+            yielded.add_done_callback(self._future_done, context=queue.context)
             return self._suspend(yielded)
         raise RuntimeError(
             f"a body in a fiber awaited {yielded!r}, which is neither an effect nor an asyncio "
             "future"
         )
 
-    def _future_done(self, future: Any) -> None:
-        _went_on(self, future)
-        del self  # see _drive
+    _future_done = _future_done  # a method, and by its own name for the twin
 
     def _throw_into(self, coro: Any) -> Any:
         cause = self._cause
@@ -236,7 +239,7 @@ class WithBodies(WithGroups):
 
 
 hand_over(
-    slow_future_done=_went_on,
+    slow_future_done=_future_done,
     slow_throw=WithBodies._throw_into,
     CancelledError=CancelledError,
     Caught=Caught,

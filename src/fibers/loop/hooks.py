@@ -35,58 +35,76 @@ register_task: Callable[[Any], None] = cast("Any", _tasks)._register_task
 unregister_task: Callable[[Any], None] = cast("Any", _tasks)._unregister_task
 
 
+class _Step:
+    """The step that runs in one thread."""
+
+    __slots__ = ("loop",)
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop whose fibers run, else None. 3.11's running_loop() asks the kernel for the
+        process id each time, and every await of an effect has to know."""
+
+
 class _ThisThread(threading.local):
     """What runs in this thread."""
 
     task: Any = None
     """The current task where no loop runs (run_sync)."""
-    loop: asyncio.AbstractEventLoop | None = None
-    """The loop whose fibers run, else None. 3.11's running_loop() asks the kernel for the process
-    id each time (150 ns), and every await of an effect has to know."""
+
+    def __init__(self) -> None:
+        # An object of its own: what is thread-local costs a search at each look, and a step reads
+        # and writes this several times.
+        self.step = _Step()
 
 
 this_thread: _ThisThread = _ThisThread()
 
 
-def put_offline(_loop: Any, task: Any) -> None:
-    """``put_current`` where no loop runs."""
-    this_thread.task = task
-
-
 if sys.version_info >= (3, 14):
     _current_of: Callable[[Any], Any] = cast("Any", asyncio.current_task)
-    put_current: Callable[[Any, Any], object] = cast("Any", _tasks)._swap_current_task
-    """Make a task current in a loop, at the least cost."""
+    _swap: Callable[[Any, Any], Any] = cast("Any", _tasks)._swap_current_task
 
     def task_in(loop: Any) -> Any:
         """The current task of a loop; None for no loop."""
         return None if loop is None else _current_of(loop)
 
+    class _CurrentTasks:
+        """The current task of each loop, as earlier Pythons keep them in a dict."""
+
+        def __setitem__(self, loop: Any, task: Any) -> None:
+            _swap(loop, task)
+
+        def pop(self, loop: Any, _default: None) -> None:
+            _swap(loop, None)
+
+    current_tasks: Any = _CurrentTasks()
+    """To make a task current in a loop, at the least cost; a loop without one has no entry."""
+
     def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
         """Make ``task`` current in ``loop`` (None: in this thread); gives the one before."""
         if loop is None:
             before, this_thread.task = this_thread.task, task
             return before
-        return put_current(loop, task)
+        return _swap(loop, task)
 
 else:
     # 3.12 and 3.13 have the function of 3.14 as well: it reads and writes this very dict.
-    _current: dict[Any, Any] = cast("Any", _tasks)._current_tasks
-    task_in: Callable[[Any], Any] = _current.get
+    current_tasks: dict[Any, Any] = cast("Any", _tasks)._current_tasks
+    """To make a task current in a loop, at the least cost; a loop without one has no entry."""
+    task_in: Callable[[Any], Any] = current_tasks.get
     """The current task of a loop; None for no loop."""
-    put_current: Callable[[Any, Any], object] = _current.__setitem__
-    """Make a task current in a loop, at the least cost."""
 
     def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
         """Make ``task`` current in ``loop`` (None: in this thread); gives the one before."""
         if loop is None:
             before, this_thread.task = this_thread.task, task
             return before
-        before = _current.get(loop)
+        before = current_tasks.get(loop)
         if task is None:
-            _current.pop(loop, None)
+            current_tasks.pop(loop, None)
         else:
-            _current[loop] = task
+            current_tasks[loop] = task
         return before
 
 
@@ -100,13 +118,13 @@ def offline_task() -> Any:
 
 def task_of_step() -> Any:
     """The current task where a fiber's step runs below, else None: enough to find that fiber."""
-    loop = this_thread.loop
+    loop = this_thread.step.loop
     return offline_task() if loop is None else task_in(loop)
 
 
 def current_task() -> Any:
     """The current task, fiber's inner task or asyncio's, or None; never raises."""
-    task = task_in(this_thread.loop)
+    task = task_in(this_thread.step.loop)
     if task is not None:
         return task
     loop = running_loop()
@@ -116,7 +134,7 @@ def current_task() -> Any:
 _3_12 = sys.version_info >= (3, 12)
 if speed is not None:
     hand_over(
-        current_tasks=_current,
+        current_tasks=current_tasks,
         this_thread=this_thread,
         task_set=getattr(_tasks, "_scheduled_tasks" if _3_12 else "_all_tasks"),
         running_loop=running_loop,

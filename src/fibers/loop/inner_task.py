@@ -181,7 +181,7 @@ class _Told:
         self.hash = 0
 
 
-_NOTHING_TOLD: Final = _Told()
+NOTHING_TOLD: Final = _Told()
 
 
 class _Fields:
@@ -195,7 +195,7 @@ class _Fields:
         # traceback keeps, which the ended fiber keeps (PD13).
         self._fiber: FiberCore | None = fiber
         self._depth = depth
-        self._told = _NOTHING_TOLD
+        self._told = NOTHING_TOLD
 
 
 if TYPE_CHECKING or speed is None:
@@ -220,7 +220,7 @@ class InnerTask(_Base, TaskProtocol):
 
     def _own_told(self) -> _Told:
         told = self._told
-        if told is _NOTHING_TOLD:
+        if told is NOTHING_TOLD:
             told = self._told = _Told()
         return told
 
@@ -335,4 +335,4 @@ class InnerTask(_Base, TaskProtocol):
         return f"<inner task of {self._ref()!r}>"
 
 
-hand_over(InnerTask=InnerTask, NOTHING_TOLD=_NOTHING_TOLD)
+hand_over(InnerTask=InnerTask, NOTHING_TOLD=NOTHING_TOLD)

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from fibers.loop.inner_task import InnerTask
 
 
-def _interrupt(
-    fiber: Interruptible, why: Interrupt, again: bool = False, *, here: bool = False
+def _interrupt_here(
+    self: Interruptible, why: Interrupt, again: bool = False, *, here: bool = False
 ) -> None:
-    if fiber._ask(why, again):
-        fiber._unwind(here=here)
-    del fiber  # see _drive
+    if self._ask(why, again):
+        self._unwind(here=here)
+    del self  # see _drive
 
 
 @twins("_interrupt_here")
@@ -113,7 +113,8 @@ class Interruptible(FiberState):
                 return False
         else:
             self._stale += 1
-        own = self._own_cause()
+        own = self._icause
+        assert own is not None
         self._cause = landed(self._cause, own) if self._rv is FAIL else own
         self._rv = FAIL
         self._state = RUNNING
@@ -191,9 +192,7 @@ class Interruptible(FiberState):
             self._interrupt_here(why, again)
         del self  # see _drive
 
-    def _interrupt_here(self, why: Interrupt, again: bool = False, *, here: bool = False) -> None:
-        _interrupt(self, why, again, here=here)
-        del self  # see _drive
+    _interrupt_here = _interrupt_here  # a method, and by its own name for the twin
 
     def _elsewhere(self, f: Callable[[], None]) -> None:
         """Call ``f`` in the loop of this fiber, which is not the one that runs here."""
@@ -232,4 +231,4 @@ class Interruptible(FiberState):
             self._attn = True
 
 
-hand_over(slow_interrupt=_interrupt, Interrupt=Interrupt, Cause=Cause)
+hand_over(slow_interrupt=_interrupt_here, Interrupt=Interrupt, Cause=Cause)

@@ -11,8 +11,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
-from fibers.loop import hooks
-from fibers.loop.hooks import this_thread
+from fibers.loop.hooks import current_tasks, task_in, this_thread
 from fibers.loop.native import speed, twins
 from fibers.loop.protocol import SWITCH
 from fibers.loop.states import OP_BUDGET_PRIMITIVES
@@ -64,7 +63,8 @@ class ReadyQueue(_Base):
         # Drained by run_all only, until attach().
         self.manual: bool = manual
         self.ready: deque[FiberCore] = deque()
-        # Fibers that yielded: ready again only after the loop has had a turn.
+        # Fibers that yielded (yield_now, sleep(0), the op budget): ready again only after the loop
+        # has had a turn.
         self.turn: deque[FiberCore] = deque()
         # Strong, in order of first suspension: correctness never depends on the collector (PD13).
         # With the monotonic time of that, for the dump.
@@ -83,12 +83,6 @@ class ReadyQueue(_Base):
     def push(self, fiber: FiberCore) -> None:
         """``fiber`` can run: behind all that were ready before it."""
         self.ready.append(fiber)
-        if not self._armed:
-            self._arm()
-
-    def push_next_turn(self, fiber: FiberCore) -> None:
-        """``fiber`` can run once the loop has had a turn (yield_now, sleep(0), the op budget)."""
-        self.turn.append(fiber)
         if not self._armed:
             self._arm()
 
@@ -120,10 +114,10 @@ class ReadyQueue(_Base):
         """Run fibers in order until none is ready or ``steps`` of them had their step."""
         ready = self.ready
         loop = self.loop
-        put = hooks.put_current if loop is not None else hooks.put_offline
-        before = this_thread.task if loop is None else hooks.task_in(loop)
-        loop_before = this_thread.loop
-        this_thread.loop = loop
+        before = this_thread.task if loop is None else task_in(loop)
+        step = this_thread.step
+        loop_before = step.loop
+        step.loop = loop
         self.depth += 1
         try:
             while ready and steps:
@@ -135,7 +129,10 @@ class ReadyQueue(_Base):
                 steps -= 1
                 self.steps += 1
                 # FiberCore._drive without what is the same for all: a step may be that short.
-                put(loop, fiber._face)
+                if loop is None:
+                    this_thread.task = fiber._face
+                else:
+                    current_tasks[loop] = fiber._face
                 try:
                     signal = fiber._ctx.run(fiber._run)
                 except RuntimeError as exc:
@@ -145,8 +142,13 @@ class ReadyQueue(_Base):
                 del fiber  # see FiberCore._drive
         finally:
             self.depth -= 1
-            this_thread.loop = loop_before
-            hooks.swap_current(loop, before)
+            step.loop = loop_before
+            if loop is None:
+                this_thread.task = before
+            elif before is None:
+                current_tasks.pop(loop, None)
+            else:
+                current_tasks[loop] = before
             del before
 
     def run_all(self) -> None:

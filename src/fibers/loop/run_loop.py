@@ -19,7 +19,7 @@ from fibers.cause import Cause, Die, Interrupt, TaskCancel, forget_traceback, la
 from fibers.loop import hooks, traps
 from fibers.loop.bodies import WithBodies
 from fibers.loop.ends import EndFibers, EndOfParent, Unheard
-from fibers.loop.hooks import this_thread
+from fibers.loop.hooks import current_tasks, task_in, this_thread
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.judging import published, user_part
 from fibers.loop.marks import Caught, Declares
@@ -47,6 +47,7 @@ _log = logging.getLogger("fibers")
 _FATAL: Final = (KeyboardInterrupt, SystemExit)
 _UNSEEN_REFERENCES: Final = 3
 """To an inner task that nobody outside has: the fiber's, the current task's, the argument's."""
+_references = sys.getrefcount
 
 
 @twins("_drive", "_follow", "_later", "_run")
@@ -64,9 +65,17 @@ class FiberCore(WithBodies):
         """
         queue = self._queue
         loop = queue.loop
-        before = hooks.swap_current(loop, self._face)
-        loop_before = this_thread.loop
-        this_thread.loop = loop
+        before: Any
+        # hooks.swap_current in place, here and in run_ready: a step may be as short as the call.
+        if loop is None:
+            before = this_thread.task
+            this_thread.task = self._face
+        else:
+            before = task_in(loop)
+            current_tasks[loop] = self._face
+        step = this_thread.step
+        loop_before = step.loop
+        step.loop = loop
         queue.depth += 1
         queue.steps += 1
         try:
@@ -81,8 +90,13 @@ class FiberCore(WithBodies):
                 self._follow(here=here)
         finally:
             queue.depth -= 1
-            this_thread.loop = loop_before
-            hooks.swap_current(loop, before)
+            step.loop = loop_before
+            if loop is None:
+                this_thread.task = before
+            elif before is None:
+                current_tasks.pop(loop, None)
+            else:
+                current_tasks[loop] = before
             # A failure's traceback holds the body's frame, which on 3.12+ leads by f_back to this
             # frame and to its callers. None of them may keep the fiber (PD13), so each drops its
             # own name for it when it is done.
@@ -182,7 +196,11 @@ class FiberCore(WithBodies):
                             stack.pop()
                             value = self._left(exc)
                             continue
-                        if isinstance(value, Node):
+                        if value is None:
+                            # sleep(0), and whatever else only wants the others to run.
+                            self._rv = None
+                            value = self._yield_turn()
+                        elif isinstance(value, Node):
                             if self._attn or ops <= 1:
                                 self._next = value
                                 value = NEXT
@@ -308,7 +326,7 @@ class FiberCore(WithBodies):
             if self._queue.loop is not None:
                 hooks.unregister_task(self)
         if type(self._face) is InnerTask:
-            if sys.getrefcount(self._face) > _UNSEEN_REFERENCES:
+            if _references(self._face) > _UNSEEN_REFERENCES:
                 self._face._part(self)
             else:
                 self._face._fiber = None
@@ -320,7 +338,8 @@ class FiberCore(WithBodies):
             owner._drop(self)
         if self._observers is not None:
             self._tell_observers()
-        self._report_unheard()
+        if self._rare.unheard is not None:
+            self._report_unheard()
         if not ok:
             self._failed(owner)
         self._owner = None

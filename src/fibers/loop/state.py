@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fibers.cause import EMPTY
 from fibers.exit import failed, succeeded
 from fibers.loop import hooks
-from fibers.loop.inner_task import InnerTask
+from fibers.loop.inner_task import NOTHING_TOLD, InnerTask
 from fibers.loop.native import hand_over, speed, twins
 from fibers.loop.protocol import FAIL, NEXT, SUSPEND, Signal, Wait
 from fibers.loop.states import ENDED, NEW, READY, SUSPENDED
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fibers.loop.run_loop import FiberCore
 
 _ids = itertools.count(1)
+_new = object.__new__
 
 
 class Rare:
@@ -147,7 +148,12 @@ class _Fields:
         self._thrown: tuple[BaseException, Cause[Any], bool] | None = None
         # The rest of a primitive that switched to another fiber: it is over before anything lands.
         self._cont: Node | None = None
-        self._face = InnerTask(self, mask)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # every fiber is a FiberCore
+        # Its constructor would cost more than what it does: every fiber pays for one.
+        face = _new(InnerTask)
+        face._fiber = self  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # every fiber is a FiberCore
+        face._depth = mask
+        face._told = NOTHING_TOLD
+        self._face = face
         self._ok = False
         self._exit = None
         self._observers: list[Observer] | None = None
@@ -213,7 +219,10 @@ class FiberState(_Base):
         self._state = READY
         if not self._registered:
             self._register()
-        self._queue.push_next_turn(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # see __init__
+        queue = self._queue
+        queue.turn.append(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # see __init__
+        if not queue._armed:
+            queue._arm()
         return SUSPEND
 
     def _register(self) -> None:
