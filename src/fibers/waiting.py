@@ -11,20 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from fibers.loop import hooks
 from fibers.loop.hosted_task import HostedTask
-from fibers.loop.protocol import Wait
+from fibers.loop.protocol import Wait, WillJoin
 from fibers.loop.run_loop import ENDED, FiberCore
-from fibers.ops.wait import JoinOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-class WillJoin:
-    """What follows a first segment, where a wait for that fiber, ``target``, comes then."""
-
-    __slots__ = ()
-
-    target: FiberCore
 
 
 def leads_to(start: FiberCore, closer: FiberCore) -> bool:
@@ -77,7 +68,7 @@ def _awaited_by(at: Any) -> list[Any]:
         if at._state == ENDED:
             return []
         ahead: list[Any] = []
-        if isinstance(at._cont, JoinOp | WillJoin):
+        if isinstance(at._cont, WillJoin):
             # It has started a fiber, whose first segment runs now, and waits for it after that.
             ahead.append(at._cont.target)
         wait = at._wait

@@ -55,7 +55,7 @@ class _ThisThread(threading.local):
     def __init__(self) -> None:
         # An object of its own: what is thread-local costs a search at each look, and a step reads
         # and writes this several times.
-        self.step = _Step()
+        self.step: _Step = _Step()
 
 
 this_thread: _ThisThread = _ThisThread()

@@ -170,15 +170,15 @@ class _Told:
 
     def __init__(self) -> None:
         # Requests not given back by uncancel(), and whether one still has to be thrown.
-        self.num = 0
-        self.must = False
+        self.num: int = 0
+        self.must: bool = False
         self.msg: object = None
         # The step in which uncancel() met nothing but the fiber's own interrupt.
-        self.gave_back = -1
-        self.blocking = False
+        self.gave_back: int = -1
+        self.blocking: bool = False
         # Set when the two part.
         self.fiber: weakref.ref[FiberCore] | None = None
-        self.hash = 0
+        self.hash: int = 0
 
 
 NOTHING_TOLD: Final = _Told()

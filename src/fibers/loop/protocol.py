@@ -91,6 +91,16 @@ class Around(Node, Frame):
         return NEXT
 
 
+class WillJoin(Node):
+    """A node that waits for a fiber, ``target``; what follows that fiber's first segment may be one
+    (PD9).
+    """
+
+    __slots__ = ()
+
+    target: FiberCore
+
+
 class Wait:
     """What a suspended fiber waits for: how to stop waiting, and whom it waits for (SO6)."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fibers.cause import Cause, FiberDeadlockError, Interrupt
 from fibers.loop.native import hand_over, speed
-from fibers.loop.protocol import FAIL, NEXT, Frame, Node, Wait, outcome_of
+from fibers.loop.protocol import FAIL, NEXT, Frame, Node, Wait, WillJoin, outcome_of
 from fibers.loop.run_loop import ENDED, EndFibers, Observer, unwatch, watch
 from fibers.ops.finalize import run_finalizer
 
@@ -114,7 +114,7 @@ def _no_wait_for_itself(fiber: FiberCore, target: FiberCore, what: str) -> None:
         )
 
 
-class JoinOp(Node):
+class JoinOp(WillJoin):
     """Wait for a fiber, then go on as it did (join), or with its exit."""
 
     __slots__ = ("as_exit", "target")

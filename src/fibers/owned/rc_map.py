@@ -13,7 +13,7 @@ from fibers.clock import sleep
 from fibers.duration import checked_seconds
 from fibers.effect import Effect, _Access
 from fibers.fiber import current_fiber
-from fibers.loop.protocol import NEXT, SWITCH, Node
+from fibers.loop.protocol import NEXT, SWITCH, Node, WillJoin
 from fibers.loop.run_loop import ENDED, FiberCore
 from fibers.ops.flight import shared_env
 from fibers.ops.fork import _AfterFirstSegment
@@ -21,7 +21,7 @@ from fibers.owned.members import INTERNAL
 from fibers.scope import current_scope
 from fibers.sync.checks import checked_count, checked_lookup
 from fibers.sync.one_loop import OneLoop
-from fibers.waiting import WillJoin, waits_for
+from fibers.waiting import waits_for
 
 if TYPE_CHECKING:
     from fibers.duration import Duration
