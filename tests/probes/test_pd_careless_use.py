@@ -196,6 +196,13 @@ async def test_an_async_predicate_of_a_retry_is_a_defect() -> None:
 
 
 @pytest.mark.spec("PD18", "PI12")
+async def test_an_async_predicate_of_a_catch_is_a_defect() -> None:
+    """As a verdict, a coroutine would catch everything."""
+    caught = Effect.fail(Boom("x")).catch_if(says_no, lambda _: Effect.succeed(1))
+
+    assert "got a coroutine" in str(await caught.exit())
+
+
 async def test_an_async_predicate_invalidates_nothing() -> None:
     """Of a cache: the value that it was to judge stays."""
 

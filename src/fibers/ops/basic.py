@@ -16,7 +16,7 @@ from fibers.cause import (
 )
 from fibers.exit import failed, succeeded
 from fibers.loop.native import speed
-from fibers.loop.protocol import FAIL, NEXT, Around, Frame, Node, outcome_of
+from fibers.loop.protocol import FAIL, NEXT, Around, Frame, Node, outcome_of, refuse_coroutine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -248,7 +248,9 @@ def catching(f: Callable[[Any], Any], wanted: Callable[[Any], bool] | None = Non
         else:
             for reason in cause.reasons:
                 if isinstance(reason, Fail):
-                    if wanted is None or wanted(reason.error):
+                    verdict = wanted is None or wanted(reason.error)
+                    refuse_coroutine(verdict)
+                    if verdict:
                         return outcome_of(fiber, f(reason.error))
                     break
         fiber._cause = cause

@@ -7,7 +7,6 @@ of the two.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, final
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, final
 from typing_extensions import TypeVar
 
 from fibers.cause import Fail, with_defects_winning, without_fails
-from fibers.loop.protocol import FAIL, NEXT, Frame, Node, outcome_of
+from fibers.loop.protocol import FAIL, NEXT, Frame, Node, outcome_of, refuse_coroutine
 from fibers.ops.clock import CLOCK_KEY
 
 if TYPE_CHECKING:
@@ -153,16 +152,6 @@ def checked_times(times: object) -> int:
     if isinstance(times, bool) or not isinstance(times, int) or times < 0:
         raise ValueError(f"times must be an int of at least 0, not {times!r}")
     return times
-
-
-def refuse_coroutine(given: object) -> None:
-    """TypeError for what an ``async def`` gave: as a verdict it would always be a yes."""
-    if inspect.iscoroutine(given):
-        given.close()  # nobody will ever await it
-        raise TypeError(
-            "expected a plain value or an Effect, got a coroutine: decorate the function with "
-            "@effect, or make it a plain one"
-        )
 
 
 class Limits:

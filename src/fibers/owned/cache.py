@@ -13,12 +13,11 @@ from typing_extensions import TypeVar
 from fibers.duration import Duration, checked_seconds
 from fibers.effect import Effect, _Access
 from fibers.exit import succeeded
-from fibers.loop.protocol import NEXT, Frame, Node
+from fibers.loop.protocol import NEXT, Frame, Node, refuse_coroutine
 from fibers.ops.basic import exit_outcome
 from fibers.ops.clock import CLOCK_KEY
 from fibers.ops.finalize import OnExitOp
 from fibers.ops.flight import Env, Flight, FlightOp, is_interrupted
-from fibers.ops.repeat import refuse_coroutine
 from fibers.sync.checks import checked_count, checked_lookup
 from fibers.sync.one_loop import OneLoop
 
