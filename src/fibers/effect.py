@@ -25,6 +25,7 @@ from fibers.loop.inner_task import InnerTask
 from fibers.loop.native import hand_over, speed, twins
 from fibers.loop.protocol import FAIL, Frame, Node
 from fibers.loop.run_loop import Declares
+from fibers.misplaced import closed_coroutine
 from fibers.ops import (
     basic,
     body,
@@ -709,8 +710,7 @@ def make_signals_with(make: Callable[[], tuple[Any, Frame]]) -> None:
 
 def _check_thunk(thunk: object, what: str) -> None:
     if not callable(thunk):
-        if inspect.iscoroutine(thunk):
-            thunk.close()  # it would be told as "never awaited" beside the error that matters
+        closed_coroutine(thunk)
         raise TypeError(
             f"{what} takes a function that makes what is awaited, anew at each run, not "
             f"{type(thunk).__name__}: Effect.{what}(lambda: ...)"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextvars
-import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fibers.clock import LIVE_CLOCK
 from fibers.fiber import Fiber, current_fiber
 from fibers.loop import hooks, queue
 from fibers.loop.protocol import Node
+from fibers.misplaced import closed_coroutine
 from fibers.ops.clock import CLOCK_KEY
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def check_effect(eff: object, what: str) -> None:
     """TypeError, before anything runs, where ``eff`` is none: everybody's first mistake."""
     if isinstance(eff, Node):
         return
-    if inspect.iscoroutine(eff):
-        eff.close()  # it would be told as "never awaited" beside the error that matters
+    if closed_coroutine(eff):
         raise TypeError(
             f"{what} takes an Effect, not a coroutine: decorate the function with @effect, or wrap "
             "the call in Effect.promise(lambda: ...)"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from typing import Any
+
+from fibers.misplaced import closed_coroutine
 
 
 def check_steps(what: str, *groups: Iterable[tuple[str, Any]]) -> None:
@@ -19,8 +20,7 @@ def check_steps(what: str, *groups: Iterable[tuple[str, Any]]) -> None:
             raise TypeError(f"{what} step is a pair of a name and a function, not {pair!r}")
         name, call = step
         if not callable(call):
-            if inspect.iscoroutine(call):
-                call.close()  # it would be told as "never awaited" beside the error that matters
+            closed_coroutine(call)
             raise TypeError(
                 f"the {what} step {name!r} takes a function that is called at its turn, not "
                 f"{type(call).__name__}: name it without the brackets, or say lambda: ..."

@@ -8,7 +8,6 @@ allocation.
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any, final
 
 from returns.result import Failure, Success
@@ -136,13 +135,3 @@ def outcome_of(fiber: FiberCore, given: Any) -> Any:
             "or wrap the call in Effect.promise(lambda: ...)"
         )
     raise TypeError(f"expected an Effect or an Exit, got {type(given).__name__}")
-
-
-def refuse_coroutine(given: object) -> None:
-    """TypeError for what an ``async def`` gave: as a verdict it would always be a yes."""
-    if inspect.iscoroutine(given):
-        given.close()  # nobody will ever await it
-        raise TypeError(
-            "expected a plain value or an Effect, got a coroutine: decorate the function with "
-            "@effect, or make it a plain one"
-        )

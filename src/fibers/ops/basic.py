@@ -16,7 +16,8 @@ from fibers.cause import (
 )
 from fibers.exit import failed, succeeded
 from fibers.loop.native import speed
-from fibers.loop.protocol import FAIL, NEXT, Around, Frame, Node, outcome_of, refuse_coroutine
+from fibers.loop.protocol import FAIL, NEXT, Around, Frame, Node, outcome_of
+from fibers.misplaced import refuse_coroutine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

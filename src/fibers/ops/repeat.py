@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, final
 from typing_extensions import TypeVar
 
 from fibers.cause import Fail, with_defects_winning, without_fails
-from fibers.loop.protocol import FAIL, NEXT, Frame, Node, outcome_of, refuse_coroutine
+from fibers.loop.protocol import FAIL, NEXT, Frame, Node, outcome_of
+from fibers.misplaced import refuse_coroutine
 from fibers.ops.clock import CLOCK_KEY
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing_extensions import TypeVar
 from fibers.duration import Duration, checked_seconds
 from fibers.effect import Effect, _Access
 from fibers.exit import succeeded
-from fibers.loop.protocol import NEXT, Frame, Node, refuse_coroutine
+from fibers.loop.protocol import NEXT, Frame, Node
+from fibers.misplaced import refuse_coroutine
 from fibers.ops.basic import exit_outcome
 from fibers.ops.clock import CLOCK_KEY
 from fibers.ops.finalize import OnExitOp

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard, cast, final
 
 from fibers.duration import checked_seconds
 from fibers.effect import Effect
-from fibers.loop.protocol import refuse_coroutine
+from fibers.misplaced import refuse_coroutine
 from fibers.ops.repeat import (
     ScheduleDone,
     ScheduleMetadata,
