@@ -152,10 +152,11 @@ raised_exception(void)
 
 /* ------------------------------------------------------------------ the queue */
 
+/* Into one of the queue's two lines, `ready` or `turn`; the loop is asked to drain them. */
 static int
-push(Queue *queue, PyObject *fiber)
+push_into(Queue *queue, PyObject *line, PyObject *fiber)
 {
-    PyObject *none = PyObject_CallMethodOneArg(queue->ready, n_append, fiber);
+    PyObject *none = PyObject_CallMethodOneArg(line, n_append, fiber);
     if (none == NULL)
         return -1;
     Py_DECREF(none);
@@ -169,19 +170,15 @@ push(Queue *queue, PyObject *fiber)
 }
 
 static int
+push(Queue *queue, PyObject *fiber)
+{
+    return push_into(queue, queue->ready, fiber);
+}
+
+static int
 push_next_turn(Queue *queue, PyObject *fiber)
 {
-    PyObject *none = PyObject_CallMethodOneArg(queue->turn, n_append, fiber);
-    if (none == NULL)
-        return -1;
-    Py_DECREF(none);
-    if (!queue->armed) {
-        none = PyObject_CallMethodNoArgs((PyObject *)queue, n__arm);
-        if (none == NULL)
-            return -1;
-        Py_DECREF(none);
-    }
-    return 0;
+    return push_into(queue, queue->turn, fiber);
 }
 
 /* ------------------------------------------------------------------ the current task */
