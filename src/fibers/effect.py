@@ -22,9 +22,9 @@ from fibers.duration import Duration, checked_seconds, text_of
 from fibers.loop.hooks import offline_task, task_in, this_thread
 from fibers.loop.hosted_task import HostedTask
 from fibers.loop.inner_task import InnerTask
+from fibers.loop.marks import Declares
 from fibers.loop.native import hand_over, speed, twins
 from fibers.loop.protocol import FAIL, Frame, Node
-from fibers.loop.run_loop import Declares
 from fibers.misplaced import closed_coroutine
 from fibers.ops import (
     basic,

@@ -19,13 +19,9 @@ from fibers.loop.hooks import offline_task, task_in, this_thread
 from fibers.loop.hosted_task import HostedTask
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.native import hand_over, twins
-from fibers.loop.run_loop import (
-    ENDED,
-    OP_BUDGET_PRIMITIVES,
-    STATE_NAMES,
-    FiberCore,
-    Observer,
-)
+from fibers.loop.observing import Observer
+from fibers.loop.run_loop import FiberCore
+from fibers.loop.states import ENDED, OP_BUDGET_PRIMITIVES, STATE_NAMES
 from fibers.ops import wait
 from fibers.ops.basic import BREATHER
 

@@ -21,7 +21,8 @@ from fibers.loop.hosted_task import HostedTask, tell_loop
 from fibers.loop.inner_task import TaskProtocol
 from fibers.loop.protocol import SUSPEND, Signal
 from fibers.loop.queue import queue_of
-from fibers.loop.run_loop import ENDED, READY, FiberCore
+from fibers.loop.run_loop import FiberCore
+from fibers.loop.states import ENDED, READY
 from fibers.ops.basic import SucceedOp
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fibers.cause import FiberDeadlockError
 from fibers.effect import SCOPE_KEY, Effect, _Provide
 from fibers.loop.protocol import SWITCH, Node
-from fibers.loop.run_loop import ENDED
+from fibers.loop.states import ENDED
 from fibers.missing import LAYERS_KEY
 from fibers.ops.wait import JoinOp
 from fibers.scope import Scope

@@ -18,8 +18,10 @@ from fibers.effect import Effect, host_in_tasks
 from fibers.exit import failed, succeeded
 from fibers.fiber import AsyncFiberError, Fiber, current_fiber, value_or_raise
 from fibers.loop import hooks
+from fibers.loop.observing import Observer
 from fibers.loop.queue import ReadyQueue, queue_of
-from fibers.loop.run_loop import ENDED, FiberCore, Observer
+from fibers.loop.run_loop import FiberCore
+from fibers.loop.states import ENDED
 from fibers.ops.clock import CLOCK_KEY
 from fibers.root import DEFAULT_ENV, check_effect, new_fiber
 from fibers.services import RuntimeServices, disposed

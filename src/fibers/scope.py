@@ -18,10 +18,12 @@ from fibers.cause import Cause, Die, FiberInterrupted, Interrupt, interrupt_of
 from fibers.effect import SCOPE_KEY, Effect, service_in
 from fibers.exit import failed, succeeded
 from fibers.fiber import Fiber, current_fiber
+from fibers.loop.ends import EndFibers, Unheard
+from fibers.loop.masks import MaskEnd
 from fibers.loop.native import hand_over
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node, outcome_of
-from fibers.loop.run_loop import ENDED, EndFibers, FiberCore, MaskEnd, Unheard
-from fibers.loop.states import SHALLOW_CALLS
+from fibers.loop.run_loop import FiberCore
+from fibers.loop.states import ENDED, SHALLOW_CALLS
 from fibers.ops import basic, body, fork
 from fibers.ops.wait import WaitForEnds
 

@@ -9,7 +9,7 @@ from fibers.effect import Effect
 from fibers.exit import failed, succeeded
 from fibers.layer import checked
 from fibers.loop.protocol import NEXT, SWITCH, Frame, Node
-from fibers.loop.run_loop import ENDED
+from fibers.loop.states import ENDED
 from fibers.memo import Build, InContext, MemoMap
 from fibers.missing import LAYERS_KEY
 from fibers.ops.wait import JoinOp

@@ -16,7 +16,7 @@ from fibers.fiber import Fiber, current_fiber
 from fibers.hosted_fiber import HostedFiber
 from fibers.loop import hooks
 from fibers.loop.hosted_task import HostedTask
-from fibers.loop.run_loop import ENDED, NESTING_LIMIT_CALLS
+from fibers.loop.states import ENDED, NESTING_LIMIT_CALLS
 from fibers.ops.fork import SCOPE_CLOSED, stillborn
 from fibers.root import DEFAULT_ENV
 from fibers.scope import Scope

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from fibers.loop import hooks
 from fibers.loop.hosted_task import HostedTask
 from fibers.loop.protocol import Wait, WillJoin
-from fibers.loop.run_loop import ENDED, FiberCore
+from fibers.loop.run_loop import FiberCore
+from fibers.loop.states import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

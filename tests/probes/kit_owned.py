@@ -11,7 +11,7 @@ import pytest
 import fibers as fb
 from fibers import Effect, Scope
 from fibers.dump import live_fibers
-from fibers.loop import run_loop
+from fibers.loop import run_loop, states
 from fibers.loop.native import set_op_budget
 from tests.probes.kit_e import chain, pass_time, say
 from tests.probes.kit_f import turns
@@ -96,7 +96,7 @@ async def storm(
     fibers: list[fb.Fiber[Any, Any]] = []
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as after:
         if seed % 2:
-            after.callback(set_op_budget, run_loop.OP_BUDGET_PRIMITIVES)
+            after.callback(set_op_budget, states.OP_BUDGET_PRIMITIVES)
             set_op_budget(ONE_PRIMITIVE_A_TURN)
             patch.setattr(run_loop, "OP_BUDGET_PRIMITIVES", ONE_PRIMITIVE_A_TURN)
         for _ in range(steps):

@@ -13,7 +13,7 @@ from returns.result import Success
 
 import fibers as fb
 from fibers import Effect, Fiber, Semaphore
-from fibers.loop.run_loop import OP_BUDGET_PRIMITIVES
+from fibers.loop.states import OP_BUDGET_PRIMITIVES
 from fibers.testing import TestClock, settle
 from tests.probes.kit_f import Boom, failed, interrupted, note, turns
 

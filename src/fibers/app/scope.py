@@ -12,7 +12,8 @@ from returns.result import Failure
 from fibers.app.budget import SCOPE_CLOSE_TIMEOUT_SECONDS
 from fibers.dump import describe, known_scopes
 from fibers.duration import Duration, checked_seconds, text_of
-from fibers.loop.run_loop import ENDED, FiberCore
+from fibers.loop.run_loop import FiberCore
+from fibers.loop.states import ENDED
 from fibers.runtime import run_fork
 from fibers.scope import Scope
 

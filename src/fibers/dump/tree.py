@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from fibers.cause import Interrupt, text_of_error
 from fibers.dump import chain
 from fibers.loop import queue
+from fibers.loop.ends import EndFibers
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.protocol import Wait
-from fibers.loop.run_loop import ENDED, NEW, RUNNING, STATE_NAMES, EndFibers, FiberCore
+from fibers.loop.run_loop import FiberCore
+from fibers.loop.states import ENDED, NEW, RUNNING, STATE_NAMES
 from fibers.ops.body import FutureWait
 from fibers.ops.group import _Group
 from fibers.ops.wait import JoinWait

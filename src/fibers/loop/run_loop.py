@@ -22,21 +22,13 @@ from fibers.loop.ends import EndFibers, EndOfParent, Unheard
 from fibers.loop.hooks import current_tasks, task_in, this_thread
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.judging import published, user_part
-from fibers.loop.marks import Caught, Declares
-from fibers.loop.masks import MaskEnd
 from fibers.loop.native import twins
-from fibers.loop.observing import Observer, unwatch, watch
 from fibers.loop.protocol import DONE, FAIL, NEXT, SUSPEND, SWITCH, Node, Signal, Wait
 from fibers.loop.states import (
     ENDED,
-    NESTING_LIMIT_CALLS,
-    NEW,
     OP_BUDGET_PRIMITIVES,
     READY,
     RUNNING,
-    SHALLOW_CALLS,
-    STATE_NAMES,
-    SUSPENDED,
 )
 
 if TYPE_CHECKING:
@@ -371,25 +363,3 @@ class FiberCore(WithBodies):
     def _failed(self, owner: Any) -> None:
         """The fiber ended with a failure; the public face decides who hears of it."""
         raise NotImplementedError
-
-
-__all__ = [
-    "ENDED",
-    "NESTING_LIMIT_CALLS",
-    "NEW",
-    "OP_BUDGET_PRIMITIVES",
-    "READY",
-    "RUNNING",
-    "SHALLOW_CALLS",
-    "STATE_NAMES",
-    "SUSPENDED",
-    "Caught",
-    "Declares",
-    "EndFibers",
-    "FiberCore",
-    "MaskEnd",
-    "Observer",
-    "Unheard",
-    "unwatch",
-    "watch",
-]

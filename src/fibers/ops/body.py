@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from fibers.cause import Cause, Die, Fail, UnknownError, forget_traceback
 from fibers.loop import hooks
 from fibers.loop.inner_task import InnerTask
+from fibers.loop.marks import Declares
 from fibers.loop.native import hand_over, speed
 from fibers.loop.protocol import FAIL, Frame, Node, Wait
-from fibers.loop.run_loop import Declares
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from fibers.cause import with_defects_winning
 from fibers.exit import failed, succeeded
+from fibers.loop.masks import MaskEnd
 from fibers.loop.protocol import FAIL, Around, Node, outcome_of
-from fibers.loop.run_loop import MaskEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from returns.result import Failure
 
 from fibers.cause import Cause, FiberDeadlockError, Interrupt
+from fibers.loop.ends import EndFibers
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node
-from fibers.loop.run_loop import ENDED, EndFibers
+from fibers.loop.states import ENDED
 from fibers.ops.basic import exit_outcome
 from fibers.ops.clock import CLOCK_KEY
 from fibers.ops.finalize import OnExitOp, run_finalizer

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from fibers.cause import Fail
 from fibers.loop import hooks
-from fibers.loop.run_loop import Declares
+from fibers.loop.marks import Declares
 from fibers.ops.body import BodyOp, enter_body
 
 if TYPE_CHECKING:

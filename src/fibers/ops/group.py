@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fibers.cause import Cause, Interrupt, with_defects_winning, without_interrupts
+from fibers.loop.ends import EndFibers
+from fibers.loop.observing import Observer
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node, Wait, outcome_of
-from fibers.loop.run_loop import ENDED, OP_BUDGET_PRIMITIVES, EndFibers, Observer
+from fibers.loop.states import ENDED, OP_BUDGET_PRIMITIVES
 from fibers.ops.basic import ExitOp, FailCauseOp, SucceedOp
 from fibers.ops.finalize import run_finalizer
 from fibers.ops.wait import joined

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fibers.loop.masks import MaskEnd
 from fibers.loop.protocol import FAIL, NEXT, Node, outcome_of
-from fibers.loop.run_loop import MaskEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fibers.cause import Cause, FiberDeadlockError, Interrupt
+from fibers.loop.ends import EndFibers
 from fibers.loop.native import hand_over, speed
+from fibers.loop.observing import Observer, unwatch, watch
 from fibers.loop.protocol import FAIL, NEXT, Frame, Node, Wait, WillJoin, outcome_of
-from fibers.loop.run_loop import ENDED, EndFibers, Observer, unwatch, watch
+from fibers.loop.states import ENDED
 from fibers.ops.finalize import run_finalizer
 
 if TYPE_CHECKING:

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, Self
 from fibers import waiting
 from fibers.cause import Cause, Interrupt
 from fibers.effect import Effect
+from fibers.loop.ends import EndFibers, Unheard
+from fibers.loop.observing import Observer, watch
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node
-from fibers.loop.run_loop import ENDED, EndFibers, FiberCore, Observer, Unheard, watch
+from fibers.loop.run_loop import FiberCore
+from fibers.loop.states import ENDED
 from fibers.ops.fork import SCOPE_CLOSED, stillborn
 from fibers.ops.wait import WaitForEnds, _no_wait_for_itself
 from fibers.resource import acquire_release

@@ -14,7 +14,8 @@ from fibers.duration import checked_seconds
 from fibers.effect import Effect, _Access
 from fibers.fiber import current_fiber
 from fibers.loop.protocol import NEXT, SWITCH, Node, WillJoin
-from fibers.loop.run_loop import ENDED, FiberCore
+from fibers.loop.run_loop import FiberCore
+from fibers.loop.states import ENDED
 from fibers.ops.flight import shared_env
 from fibers.ops.fork import _AfterFirstSegment
 from fibers.owned.members import INTERNAL

@@ -15,7 +15,7 @@ from fibers.dump import describe
 from fibers.fiber import current_fiber
 from fibers.loop import hooks
 from fibers.loop.queue import all_live, all_ready
-from fibers.loop.run_loop import ENDED
+from fibers.loop.states import ENDED
 from fibers.scope import Scope
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from fibers.dump import describe
 from fibers.effect import Effect
 from fibers.exit import Exit
-from fibers.loop import run_loop
+from fibers.loop import run_loop, states
 from fibers.loop.native import set_op_budget
 from fibers.loop.queue import ReadyQueue, queue_of, use_queue
 from fibers.root import new_fiber
@@ -76,7 +76,7 @@ class _SteppingQueue(ReadyQueue):
         if target is None or target.done():
             return
         self.over = False
-        if self._how == "suspended" and target._state != run_loop.SUSPENDED:
+        if self._how == "suspended" and target._state != states.SUSPENDED:
             return  # the same as the next point, which is tried anyway
         self.landed_at = describe(target)
         target.interrupt_unsafe(reason="sweep")
@@ -151,7 +151,8 @@ async def _watched(case: Callable[[], Case], queue: _SteppingQueue) -> None:
 
 @contextmanager
 def _one_primitive_a_step() -> Generator[None]:
-    before = run_loop.OP_BUDGET_PRIMITIVES
+    # Each of the two keeps a number of its own.
+    before = states.OP_BUDGET_PRIMITIVES
     setattr(run_loop, "OP_BUDGET_PRIMITIVES", _ONE_PRIMITIVE)  # noqa: B010  # Final for everyone else
     set_op_budget(_ONE_PRIMITIVE)
     try:
