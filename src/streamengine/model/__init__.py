@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .errors import (
+    PREVIOUS_RESPONSE_NOT_FOUND,
     ErrorType,
     HistoryError,
     HistoryErrorKind,
@@ -11,6 +12,9 @@ from .errors import (
     categorize,
 )
 from .events import (
+    AutoRetryAbandonedEvent,
+    AutoRetryScheduledEvent,
+    AutoRetryStartingEvent,
     ErrorEvent,
     Event,
     ReasoningDeltaEvent,
@@ -18,6 +22,8 @@ from .events import (
     StreamAbortEvent,
     StreamDeltaEvent,
     StreamEndEvent,
+    StreamLifecycleEvent,
+    StreamPhase,
     StreamStartEvent,
     TerminalEvent,
     ToolCallDeltaEvent,
@@ -27,6 +33,7 @@ from .events import (
     UsageDeltaEvent,
     parse_event,
 )
+from .fold import fold_parts
 from .ids import MessageId, WorkspaceId, check_id, is_valid_id
 from .parts import (
     ErrorPart,
@@ -64,12 +71,17 @@ from .rows import (
     UserRow,
     parse_row,
 )
+from .tools import ToolSpec
 from .usage import Usage
 
 __all__ = [
     "MAX_HISTORY_SEQUENCE",
+    "PREVIOUS_RESPONSE_NOT_FOUND",
     "AbortReason",
     "AssistantRow",
+    "AutoRetryAbandonedEvent",
+    "AutoRetryScheduledEvent",
+    "AutoRetryStartingEvent",
     "Completion",
     "CompletionStatus",
     "ErrorEvent",
@@ -99,6 +111,8 @@ __all__ = [
     "StreamDeltaEvent",
     "StreamEndEvent",
     "StreamError",
+    "StreamLifecycleEvent",
+    "StreamPhase",
     "StreamRequest",
     "StreamStartEvent",
     "TerminalEvent",
@@ -115,6 +129,7 @@ __all__ = [
     "ToolError",
     "ToolPart",
     "ToolResult",
+    "ToolSpec",
     "ToolState",
     "UnknownMessagePart",
     "UnknownPart",
@@ -124,6 +139,7 @@ __all__ = [
     "WorkspaceId",
     "categorize",
     "check_id",
+    "fold_parts",
     "is_valid_id",
     "parse_event",
     "parse_provider_part",

@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from os import PathLike, fspath
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from typing_extensions import TypeIs
 
@@ -84,14 +84,19 @@ class HistoryError(Exception):
 class StreamError(Exception):
     """A stream failed for a reason that is already known by its category."""
 
-    def __init__(self, error_type: ErrorType, message: str) -> None:
+    def __init__(self, error_type: ErrorType, message: str, *, code: str | None = None) -> None:
+        """``code``: the provider's own word for it, such as "context_length_exceeded"."""
         super().__init__(error_type, message)
         self.error_type: ErrorType = error_type
         self.message = message
+        self.code = code
 
     def __str__(self) -> str:
         return self.message
 
+
+PREVIOUS_RESPONSE_NOT_FOUND: Final = "previous_response_not_found"
+"""The code of a StreamError that says that the request's previous_response_id is not known."""
 
 _ERROR_TYPES: frozenset[object] = frozenset(get_args(ErrorType))
 

@@ -25,6 +25,10 @@ class _BaseEvent(CamelModel):
     message_id: MessageId
     replay: bool | None = None
     """True on an event told again to somebody who came late; None when it happens now."""
+    correlation: Mapping[str, Any] | None = None
+    """What the request carried: whoever sent it recognizes its own events by it."""
+    prompt_id: str | None = None
+    """The request's name of its prompt."""
 
 
 class StreamStartEvent(_BaseEvent):
@@ -33,6 +37,9 @@ class StreamStartEvent(_BaseEvent):
     history_sequence: HistorySequence
     start_time_ms: int = Field(validation_alias="startTime", serialization_alias="startTime")
     """Milliseconds since the Unix epoch."""
+    mode: str | None = None
+    agent_id: str | None = None
+    thinking_level: str | None = None
 
 
 class StreamDeltaEvent(_BaseEvent):
@@ -136,6 +143,40 @@ class ErrorEvent(_BaseEvent):
     error_type: ErrorType
 
 
+StreamPhase = Literal["idle", "preparing", "streaming", "completing", "interrupted", "failed"]
+
+
+class StreamLifecycleEvent(_BaseEvent):
+    """Where the stream of a workspace stands, for who only draws a state."""
+
+    type: Literal["stream-lifecycle"] = "stream-lifecycle"
+    phase: StreamPhase
+    had_any_output: bool
+
+
+class AutoRetryScheduledEvent(_BaseEvent):
+    """A failed answer will be tried again. `message_id` is of the answer that failed."""
+
+    type: Literal["auto-retry-scheduled"] = "auto-retry-scheduled"
+    attempt: int
+    """Counted from 1."""
+    delay_ms: int
+    scheduled_at_ms: int = Field(validation_alias="scheduledAt", serialization_alias="scheduledAt")
+    """Milliseconds since the Unix epoch."""
+
+
+class AutoRetryStartingEvent(_BaseEvent):
+    type: Literal["auto-retry-starting"] = "auto-retry-starting"
+    attempt: int
+
+
+class AutoRetryAbandonedEvent(_BaseEvent):
+    """There will be no further try. `reason`: an error type, or who called it off."""
+
+    type: Literal["auto-retry-abandoned"] = "auto-retry-abandoned"
+    reason: str
+
+
 Event = Annotated[
     StreamStartEvent
     | StreamDeltaEvent
@@ -148,7 +189,11 @@ Event = Annotated[
     | UsageDeltaEvent
     | StreamEndEvent
     | StreamAbortEvent
-    | ErrorEvent,
+    | ErrorEvent
+    | StreamLifecycleEvent
+    | AutoRetryScheduledEvent
+    | AutoRetryStartingEvent
+    | AutoRetryAbandonedEvent,
     Field(discriminator="type"),
 ]
 

@@ -255,6 +255,17 @@ class ToolPart(CamelModel):
         default=None, validation_alias="timestamp", serialization_alias="timestamp"
     )
     """Milliseconds since the Unix epoch; strictly increasing inside one stream."""
+    execution_started_at_ms: int | None = Field(
+        default=None,
+        validation_alias="executionStartedAt",
+        serialization_alias="executionStartedAt",
+    )
+    """Milliseconds since the Unix epoch, on the clock of the timestamps."""
+    completed_at_ms: int | None = Field(
+        default=None, validation_alias="completedAt", serialization_alias="completedAt"
+    )
+    """Milliseconds since the Unix epoch, on the clock of the timestamps."""
+    provider_executed: bool | None = None
 
     @property
     def has_output(self) -> bool:

@@ -9,7 +9,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from .base import CamelModel
 from .errors import ErrorType
+from .parts import MessagePart
 from .rows import Row
+from .tools import ToolSpec
 
 AbortReason = Literal["user", "startup", "system"]
 """Who stopped a stream: a person, a caller before it began, or the process that ends."""
@@ -29,9 +31,25 @@ class StreamRequest(CamelModel):
     """Opaque to the engine; both rows carry it, and the metadata of stream-end and stream-abort."""
     model: str | None = None
     prompt_id: str | None = None
-    """The caller's name of the prompt; kept for the events of turns, nothing reads it yet."""
+    """The caller's name of the prompt; every event of the answer carries it."""
+    mode: str | None = None
+    agent_id: str | None = None
+    thinking_level: str | None = None
+    system: str | None = None
+    """Instructions that stand before the conversation."""
+    temperature: float | None = None
+    max_output_tokens: Annotated[int, Field(gt=0)] | None = None
+    previous_response_id: str | None = None
+    """The provider's own name of an earlier response that it shall go on from."""
+
+    # What the engine fills in before the provider gets the request.
     history: tuple[Row, ...] = ()
     """The conversation so far, as the provider shall see it, without this message."""
+    so_far: tuple[MessagePart, ...] = ()
+    """What earlier steps of this same answer have said: it goes on from there. Every tool call in
+    it has its result."""
+    tools: tuple[ToolSpec, ...] = ()
+    """What the model may call."""
 
 
 class Completion(CamelModel):
