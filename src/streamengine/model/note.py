@@ -1,0 +1,33 @@
+"""What is remembered of a workspace beside its rows: how its last answer ended, and opt-outs."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .base import CamelModel
+from .ids import MessageId
+from .rows import HistorySequence
+
+
+class LastEnd(CamelModel):
+    """How the last answer ended that did not become a whole row.
+
+    The rows alone don't tell: a committed partial carries no error (P8), and an answer that was
+    stopped before its first word has no row at all. Plain strings, so that a note of a newer
+    version stays readable.
+    """
+
+    message_id: MessageId
+    after_sequence: HistorySequence | None = None
+    """The sequence of the user row that was to be answered. The note counts only as long as no
+    later user row is there."""
+    abort_reason: str | None = None
+    error_type: str | None = None
+
+
+class WorkspaceNote(CamelModel):
+    """The note of a workspace. An empty one says nothing."""
+
+    last_end: LastEnd | None = None
+    auto_retry: bool = Field(default=True)
+    """False: a person turned automatic retries off here."""
