@@ -23,6 +23,8 @@ class LastEnd(CamelModel):
     later user row is there."""
     abort_reason: str | None = None
     error_type: str | None = None
+    asks_a_person: bool = False
+    """True where it ended while it waited for a person's answer."""
 
 
 class WorkspaceNote(CamelModel):
