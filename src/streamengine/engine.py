@@ -23,6 +23,7 @@ from .model.ids import check_id
 from .model.parts import ProviderPart, TextPart, UnknownPart
 from .model.request import AbortReason, Completion, StreamRequest
 from .model.rows import AssistantRow, Row, RowMetadata, UserRow
+from .model.snapshot import LiveSnapshot
 from .providers.base import Provider
 from .pump import Pump, close_parts
 from .stream import Completing, StopWish, Stream
@@ -141,7 +142,14 @@ class StreamEngine(Occupant):
         stream = self._streams.get(workspace_id)
         if stream is None or stream.told:
             return None
-        return stream.message_id, list(stream.parts)
+        return stream.message_id, [part for part in stream.parts if isinstance(part, TextPart)]
+
+    def snapshot(self, workspace_id: str) -> LiveSnapshot | None:
+        """The live stream as of now, for a reader who comes late. None where none is running: also
+        before its stream-start was told, and from its terminal event on.
+        """
+        stream = self._streams.get(workspace_id)
+        return None if stream is None else stream.snapshot()
 
     # ---- starting
 

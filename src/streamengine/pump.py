@@ -98,6 +98,7 @@ class Pump:
         # and the pump doesn't wait for a provider that ignores it (E10, BT5).
         stream.controller.signal.add_listener(lambda _reason: stream.handoff.close())
         stream.state = StreamState.STREAMING
+        stream.told_start = True
         self._events.emit(
             StreamStartEvent(
                 workspace_id=stream.workspace_id,

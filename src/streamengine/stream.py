@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, final
@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any, final
 from fibers import AbortController, Clock, Effect, Scope
 
 from .handoff import Handoff
-from .model.parts import MessagePart, TextPart
+from .model.fold import fold_parts
+from .model.parts import MessagePart
 from .model.request import AbortReason, Completion, StreamRequest
 from .model.rows import AssistantRow, RowMetadata
+from .model.snapshot import LiveSnapshot
 
 if TYPE_CHECKING:
     from fibers import Fiber
 
+    from .model.events import UsageDeltaEvent
     from .partials import PartialWriter
 
 
@@ -89,7 +92,11 @@ class Stream:
         self.state = StreamState.STARTING
         self.handoff = Handoff()
         self.scope = Scope(name=f"stream {message_id}")
-        self.parts: list[TextPart] = []
+        # Append only, one part a delta: what was recorded never changes. fold_parts() reads it.
+        self.parts: list[MessagePart] = []
+        self.last_usage: UsageDeltaEvent | None = None
+        # Its stream-start goes out, or has.
+        self.told_start = False
         self.soft_stop: StopWish | None = None
         # Set once, by the first canceller: its reason counts (E5), all others wait.
         self.stop: StopWish | None = None
@@ -131,6 +138,22 @@ class Stream:
         self._last_timestamp_ms = max(now_ms, self._last_timestamp_ms + 1)
         return self._last_timestamp_ms
 
+    def snapshot(self) -> LiveSnapshot | None:
+        """What a reader who comes late has missed; None before the stream-start is told and from
+        the terminal event on: what matters is still to come, or nothing more would.
+        """
+        if not self.told_start or self.told:
+            return None
+        return LiveSnapshot(
+            workspace_id=self.workspace_id,
+            message_id=self.message_id,
+            request=self.request,
+            history_sequence=self.history_sequence,
+            start_time_ms=self.start_time_ms,
+            parts=tuple(self.parts),
+            usage=self.last_usage,
+        )
+
     def duration_ms(self) -> int:
         return round((time.perf_counter() - self._started) * 1000)
 
@@ -139,7 +162,7 @@ class Stream:
         return AssistantRow(
             id=self.message_id,
             workspace_id=self.workspace_id,
-            parts=merged(self.parts),
+            parts=fold_parts(self.parts),
             metadata=RowMetadata(
                 history_sequence=self.history_sequence,
                 timestamp_ms=self.start_time_ms,
@@ -148,15 +171,3 @@ class Stream:
                 **metadata,
             ),
         )
-
-
-def merged(parts: Sequence[TextPart]) -> tuple[MessagePart, ...]:
-    """Neighbouring pieces of text as one part, stamped as the first: what a row keeps.
-
-    A part a delta would make a row of thousands of parts; what counts is the content (P18).
-    """
-    if not parts:
-        return ()
-    return (
-        TextPart(text="".join(part.text for part in parts), timestamp_ms=parts[0].timestamp_ms),
-    )

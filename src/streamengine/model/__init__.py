@@ -71,6 +71,7 @@ from .rows import (
     UserRow,
     parse_row,
 )
+from .snapshot import LiveSnapshot
 from .tools import ToolSpec
 from .usage import Usage
 
@@ -94,6 +95,7 @@ __all__ = [
     "HistoryError",
     "HistoryErrorKind",
     "HistorySequence",
+    "LiveSnapshot",
     "MessageId",
     "MessagePart",
     "ProviderPart",

@@ -20,6 +20,7 @@ from streamengine.model import (
     StreamDeltaEvent,
     StreamEndEvent,
     StreamStartEvent,
+    TextPart,
     UnknownPart,
 )
 
@@ -526,3 +527,46 @@ async def test_who_comes_after_the_terminal_event_finds_no_live_text(desk: MakeD
 
     assert seen[0] == ("stream-start", True)
     assert seen[-1] == ("stream-end", False)
+
+
+# ---- a reader who comes late
+
+
+async def test_a_snapshot_has_what_the_stream_has_recorded(desk: MakeDesk) -> None:
+    """Piece by piece, with the timestamps of the events: they can be told again."""
+    line = Line()
+    d = desk(line)
+    handle = await d.start(correlation={"job": 1}, prompt_id="p1", model="m")
+    assert d.engine.snapshot(WORKSPACE) is None
+    await d.idle()
+    line.give(text("one "), text("two"))
+    await d.idle()
+
+    snapshot = d.engine.snapshot(WORKSPACE)
+
+    assert snapshot is not None
+    start, *deltas = d.tape.events
+    assert isinstance(start, StreamStartEvent)
+    assert (snapshot.message_id, snapshot.model) == (handle.message_id, "m")
+    assert (snapshot.correlation, snapshot.prompt_id) == ({"job": 1}, "p1")
+    assert (snapshot.history_sequence, snapshot.start_time_ms) == (
+        start.history_sequence,
+        start.start_time_ms,
+    )
+    told = [(e.delta, e.timestamp_ms) for e in deltas if isinstance(e, StreamDeltaEvent)]
+    assert told == [(p.text, p.timestamp_ms) for p in snapshot.parts if isinstance(p, TextPart)]
+
+
+async def test_there_is_no_snapshot_from_the_terminal_event_on(desk: MakeDesk) -> None:
+    d = desk(WHOLE)
+    seen: list[object] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, StreamEndEvent):
+            seen.append(d.engine.snapshot(WORKSPACE))
+
+    d.tape.on_event = look
+
+    await d.done(await d.start())
+
+    assert seen == [None]
