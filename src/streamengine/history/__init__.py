@@ -7,10 +7,10 @@ recovery); `store` makes effects of them.
 from __future__ import annotations
 
 from .directory import FsyncPolicy
-from .files import AppendedUser, CommitResult
 from .lock import LockHolder, StateDirLock, StateDirLocked
-from .recovery import Loaded, RecoveryReport
+from .results import AppendedUser, CommitResult, Loaded, RecoveryReport
 from .store import FileHistory, HistoryStore, IoMode
+from .usage_log import UsageEntry, UsageSource
 
 __all__ = [
     "AppendedUser",
@@ -24,4 +24,6 @@ __all__ = [
     "RecoveryReport",
     "StateDirLock",
     "StateDirLocked",
+    "UsageEntry",
+    "UsageSource",
 ]

@@ -7,16 +7,16 @@ touched: a newer version, or a person, may still make sense of them.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast, final
-
-from typing_extensions import TypeIs
+from typing import Any, Final, cast, final
 
 from ..model.base import CamelModel
-from ..model.rows import MAX_HISTORY_SEQUENCE, AssistantRow, Row, RowMetadata, UserRow, parse_row
+from ..model.rows import AssistantRow, Row, RowMetadata, UserRow, parse_row
 from .directory import Fingerprint, OpenDirectory
+from .lines import Line, encoded, fields_of, lines_of
+from .results import ReadRows
+from .rules import is_sequence
 
 NO_SEQUENCE: Final = -1
 """One less than the first sequence: the greatest sequence of a log without rows."""
@@ -33,13 +33,13 @@ class LineRef:
     sequence: int | None
     client_message_id: str | None
     is_boundary: bool
+    is_partial: bool
+    has_usage: bool
 
 
-class ReadRows(NamedTuple):
-    """The rows of a log, by sequence, and how many lines could not be read as a row."""
-
-    rows: list[Row]
-    unreadable_lines: int
+_TAIL_BLOCK_BYTES: Final = 1 << 16
+_OVERTAKEN_ROWS: Final = 64
+"""How many rows may stand in the file before a row with a lower sequence that came late."""
 
 
 @final
@@ -50,7 +50,11 @@ class ChatIndex:
         self.greatest_sequence = NO_SEQUENCE
         self.boundary: int | None = None
         """The sequence of the last row that seals what lies before it."""
+        self.partial_lines: list[LineRef] = []
+        """Of interrupted answers."""
+        self._boundary_byte: int | None = 0
         self._by_sequence: dict[int, LineRef] = {}
+        self._with_usage: set[str] = set()
         self._user_by_message: dict[str, LineRef] = {}
         self._user_by_client_message: dict[str, LineRef] = {}
 
@@ -59,8 +63,13 @@ class ChatIndex:
             self.greatest_sequence = max(self.greatest_sequence, line.sequence)
             # The first line wins where a damaged file has a sequence twice.
             self._by_sequence.setdefault(line.sequence, line)
-            if line.is_boundary:
-                self.boundary = max(line.sequence, self.boundary or 0)
+            if line.is_boundary and (self.boundary is None or line.sequence > self.boundary):
+                self.boundary = line.sequence
+                self._boundary_byte = None
+        if line.is_partial:
+            self.partial_lines.append(line)
+        if line.has_usage and line.message_id is not None:
+            self._with_usage.add(line.message_id)
         if line.role == "user":
             if line.message_id is not None:
                 self._user_by_message.setdefault(line.message_id, line)
@@ -69,6 +78,31 @@ class ChatIndex:
 
     def with_sequence(self, sequence: int) -> LineRef | None:
         return self._by_sequence.get(sequence)
+
+    def boundary_byte(self) -> int:
+        """No row from the boundary on has its line before this place; 0 without a boundary."""
+        if self._boundary_byte is None:
+            # Rows that are added from now on stand behind it anyway.
+            counting = (line for line in self._by_sequence.values() if not self.seals(line))
+            self._boundary_byte = min(line.start_byte for line in counting)
+        return self._boundary_byte
+
+    def seals(self, line: LineRef) -> bool:
+        """Whether a row lies before the boundary."""
+        return (
+            self.boundary is not None
+            and line.sequence is not None
+            and line.sequence < self.boundary
+        )
+
+    def sealed(self) -> list[LineRef]:
+        """The lines before the boundary, in the order of the file."""
+        sealed = [line for line in self._by_sequence.values() if self.seals(line)]
+        return sorted(sealed, key=_start_of)
+
+    def has_usage(self, message_id: str) -> bool:
+        """Whether a row of this message says what it cost."""
+        return message_id in self._with_usage
 
     def user_row(self, message_id: str, client_message_id: str | None) -> LineRef | None:
         """The user row with this message id, or sent under this id of its client."""
@@ -86,42 +120,66 @@ class ChatLog:
         self.name = name
         self._index = ChatIndex()
         self._indexed: Fingerprint | None = None
-        """The file that the index is of; None: the index is that of a missing file."""
+        """The file that the index is of; None: of a missing one, or not to be trusted."""
 
     def index(self, directory: OpenDirectory) -> ChatIndex:
-        if directory.fingerprint(self.name) != self._indexed:
-            self._load(directory)
+        if directory.fingerprint(self.name) != self._indexed or self._indexed is None:
+            content = directory.read(self.name)
+            self._indexed = None if content is None else content.fingerprint
+            self._reindex(() if content is None else lines_of(content.data))
         return self._index
 
     def read(self, directory: OpenDirectory) -> ReadRows:
         """All rows, ordered by sequence; a row without one stays behind its predecessor."""
-        rows: list[tuple[int, Row]] = []
-        unreadable_lines = 0
-        position = NO_SEQUENCE
-        for line in self._load(directory):
-            row = None if line.fields is None else _row_of(line.fields)
-            if row is None:
-                unreadable_lines += 1
-                continue
-            sequence = row.metadata.history_sequence
-            position = position if sequence is None else sequence
-            rows.append((position, row))
-        rows.sort(key=_position)
-        return ReadRows([row for _, row in rows], unreadable_lines)
+        content = directory.read(self.name)
+        lines = [] if content is None else list(lines_of(content.data))
+        self._indexed = None if content is None else content.fingerprint
+        self._reindex(lines)
+        return _rows_of(lines)
+
+    def read_from_boundary(self, directory: OpenDirectory) -> ReadRows:
+        """The rows that count: from the boundary on. No byte before them is read, once the file is
+        indexed.
+        """
+        index = self.index(directory)
+        start = index.boundary_byte()
+        read = _rows_of(lines_of(directory.read_span(self.name, start), start))
+        if index.boundary is None:
+            return read
+        rows = [row for row in read.rows if not _lies_before(row, index.boundary)]
+        return ReadRows(rows, read.unreadable_lines)
+
+    def tail(self, directory: OpenDirectory, limit: int) -> list[Row]:
+        """The last rows, read from the end of the file; it need not be indexed for that."""
+        fingerprint = directory.fingerprint(self.name)
+        if limit <= 0 or fingerprint is None:
+            return []
+        start = fingerprint.size_bytes
+        data = b""
+        while True:
+            block = directory.read_span(
+                self.name, max(0, start - max(_TAIL_BLOCK_BYTES, len(data))), start
+            )
+            data = block + data
+            start -= len(block)
+            # The first line may have begun before, unless the file did.
+            whole = 0 if start == 0 else data.find(b"\n") + 1
+            enough = limit + _OVERTAKEN_ROWS
+            if start == 0 or not block or (whole and data.count(b"\n", whole) > enough):
+                rows = _rows_of(lines_of(data[whole:])).rows
+                if start == 0 or not block or len(rows) >= enough:
+                    return rows[-limit:]
 
     def row_at(self, directory: OpenDirectory, line: LineRef) -> Row | None:
         """The row of an indexed line; None when this version can't read it as a row."""
-        content = directory.read(self.name)
-        if content is None:
-            return None
-        fields = _fields_of(content.data[line.start_byte : line.end_byte])
+        fields = fields_of(self.line_at(directory, line))
         return None if fields is None else _row_of(fields)
 
     def append(self, directory: OpenDirectory, row: Row, *, durable: bool) -> None:
         index = self.index(directory)
-        line = _encoded(row.to_mapping())
+        line = encoded(row.to_mapping())
         offset_bytes, fingerprint = directory.append_line(self.name, line, durable=durable)
-        fields = _fields_of(line)
+        fields = fields_of(line)
         assert fields is not None, "a row that was just encoded is readable"
         index.add(_line_ref(offset_bytes, offset_bytes + len(line), fields))
         self._indexed = fingerprint
@@ -136,87 +194,76 @@ class ChatLog:
         """
         content = directory.read(self.name)
         data = b"" if content is None else content.data
-        old = _fields_of(data[line.start_byte : line.end_byte]) or {}
+        old = fields_of(data[line.start_byte : line.end_byte]) or {}
         merged = _merged(old, row.to_mapping())
-        new_data = data[: line.start_byte] + _encoded(merged) + data[line.end_byte :]
+        new_data = data[: line.start_byte] + encoded(merged) + data[line.end_byte :]
         self._rewrite(directory, new_data, durable=durable)
         return merged
 
-    def remove(
-        self, directory: OpenDirectory, unwanted: Callable[[Row], bool], *, durable: bool
-    ) -> int:
-        """Take out the rows that are unwanted; all other lines keep their bytes. Gives how many."""
+    def line_at(self, directory: OpenDirectory, line: LineRef) -> bytes:
+        """The bytes of an indexed line, without its newline."""
+        return directory.read_span(self.name, line.start_byte, line.end_byte)
+
+    def lines_at(self, directory: OpenDirectory, lines: Iterable[LineRef]) -> list[bytes]:
+        """The bytes of indexed lines, without their newlines."""
+        content = directory.read(self.name)
+        data = b"" if content is None else content.data
+        return [data[line.start_byte : line.end_byte] for line in lines]
+
+    def append_lines(self, directory: OpenDirectory, lines: Iterable[bytes]) -> None:
+        """Add these lines as they are, durably and at one stroke, each on a line of its own."""
+        directory.append_line(self.name, b"\n".join(lines), durable=True)
+        self._indexed = None  # rare enough to be indexed anew
+
+    def cut_out(self, directory: OpenDirectory, lines: Iterable[LineRef]) -> None:
+        """Take these indexed lines out; all others keep their bytes."""
         content = directory.read(self.name)
         data = b"" if content is None else content.data
         kept: list[bytes] = []
-        removed = done = 0
-        for line in _lines_of(data):
-            row = None if line.fields is None else _row_of(line.fields)
-            if row is not None and unwanted(row):
-                kept.append(data[done : line.start_byte])
-                done = line.end_byte + 1  # its newline goes with it
-                removed += 1
-        if removed:
-            kept.append(data[done:])
-            self._rewrite(directory, b"".join(kept), durable=durable)
-        return removed
+        done = 0
+        for line in sorted(lines, key=_start_of):
+            kept.append(data[done : line.start_byte])
+            done = line.end_byte + 1  # its newline goes with it
+        kept.append(data[done:])
+        self._rewrite(directory, b"".join(kept), durable=True)
 
     def _rewrite(self, directory: OpenDirectory, data: bytes, *, durable: bool) -> None:
         self._indexed = directory.replace(self.name, data, durable=durable)
-        self._reindex(_lines_of(data))
+        self._reindex(lines_of(data))
 
-    def _load(self, directory: OpenDirectory) -> list[_Line]:
-        content = directory.read(self.name)
-        lines = [] if content is None else _lines_of(content.data)
-        self._indexed = None if content is None else content.fingerprint
-        self._reindex(lines)
-        return lines
-
-    def _reindex(self, lines: Sequence[_Line]) -> None:
+    def _reindex(self, lines: Iterable[Line]) -> None:
         self._index = ChatIndex()
         for line in lines:
             if line.fields is not None:
                 self._index.add(_line_ref(line.start_byte, line.end_byte, line.fields))
 
 
-# ---- lines
+# ---- rows of lines
 
 
-class _Line(NamedTuple):
-    start_byte: int
-    end_byte: int
-    fields: dict[str, Any] | None
-    """None when the line is no JSON object."""
+def _rows_of(lines: Iterable[Line]) -> ReadRows:
+    rows: list[tuple[int, Row]] = []
+    unreadable_lines = 0
+    position = NO_SEQUENCE
+    for line in lines:
+        row = None if line.fields is None else _row_of(line.fields)
+        if row is None:
+            unreadable_lines += 1
+            continue
+        sequence = row.metadata.history_sequence
+        position = position if sequence is None else sequence
+        rows.append((position, row))
+    rows.sort(key=_position)
+    return ReadRows([row for _, row in rows], unreadable_lines)
 
 
-def _lines_of(data: bytes) -> list[_Line]:
-    """The lines that aren't blank. Only a newline ends one: JSON text may hold other breaks."""
-    lines: list[_Line] = []
-    start = 0
-    while start < len(data):
-        end = data.find(b"\n", start)
-        end = len(data) if end == -1 else end
-        text = data[start:end]
-        if text.strip():
-            lines.append(_Line(start, end, _fields_of(text)))
-        start = end + 1
-    return lines
+def _lies_before(row: Row, boundary: int) -> bool:
+    sequence = row.metadata.history_sequence
+    return sequence is not None and sequence < boundary
 
 
-def _fields_of(text: bytes) -> dict[str, Any] | None:
-    try:
-        fields: object = json.loads(text)
-    except (ValueError, RecursionError):  # no JSON, no UTF-8, or nested beyond measure
-        return None
-    return cast("dict[str, Any]", fields) if isinstance(fields, dict) else None
-
-
-def _encoded(fields: Mapping[str, Any]) -> bytes:
-    try:
-        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
-        return text.encode()
-    except UnicodeEncodeError:  # half an emoji: see CamelModel.to_json
-        return json.dumps(fields, separators=(",", ":")).encode()
+def _start_of(line: LineRef) -> int:
+    return line.start_byte
 
 
 def _row_of(fields: Mapping[str, Any]) -> Row | None:
@@ -236,6 +283,8 @@ def _line_ref(start_byte: int, end_byte: int, fields: Mapping[str, Any]) -> Line
         sequence=_sequence_of(fields),
         client_message_id=_text(metadata.get("clientMessageId")),
         is_boundary=metadata.get("compactionBoundary") is True,
+        is_partial=metadata.get("partial") is True,
+        has_usage=isinstance(metadata.get("usage"), dict),
     )
 
 
@@ -247,11 +296,6 @@ def _metadata_of(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 def _sequence_of(fields: Mapping[str, Any]) -> int | None:
     value: object = _metadata_of(fields).get("historySequence")
     return value if is_sequence(value) else None
-
-
-def is_sequence(value: object) -> TypeIs[int]:
-    """Whether this can be a history sequence: a whole number from 0, and no bool."""
-    return type(value) is int and 0 <= value <= MAX_HISTORY_SEQUENCE
 
 
 def _text(value: object) -> str | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, final
 
 from ..model.errors import HistoryError
+from .faults import reported
 
 FsyncPolicy = Literal["off", "terminal", "every-write"]
 """When the disk itself is waited for.
@@ -36,6 +37,8 @@ Step = Literal[
     "replaced",
     "appended",
     "append-synced",
+    "cut",
+    "file-synced",
     "removed",
     "set-aside",
     "directory-synced",
@@ -47,6 +50,7 @@ _DIRECTORY_MODE: Final = 0o700
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a named pipe that somebody put in a file's place must not wait for a writer.
 _OPEN_FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_READ_BYTES: Final = 1 << 20
 _TEMP_NAME: Final = re.compile(r"[a-z.-]+\.tmp-[0-9a-f]{16}")
 
 
@@ -190,15 +194,28 @@ class OpenDirectory:
 
     def read(self, name: str) -> FileContent | None:
         """None when there is no such file."""
+        with self._reading(name) as opened:
+            if opened is None:
+                return None
+            handle, fingerprint = opened
+            # Up to its end, not up to its size: who may write meanwhile only adds to it.
+            return FileContent(_read(handle, 0, None), fingerprint)
+
+    def read_span(self, name: str, start_byte: int, end_byte: int | None = None) -> bytes:
+        """These bytes of the file, up to its end without `end_byte`; fewer where it ends before."""
+        with self._reading(name) as opened:
+            return b"" if opened is None else _read(opened[0], start_byte, end_byte)
+
+    @contextmanager
+    def _reading(self, name: str) -> Generator[tuple[int, Fingerprint] | None]:
         with reported(self.path_of(name), "read"):
             try:
                 handle = os.open(name, os.O_RDONLY | _OPEN_FILE, dir_fd=self._handle)
             except FileNotFoundError:
-                return None
+                yield None
+                return
             try:
-                fingerprint = _fingerprint_of(os.fstat(handle))
-                with os.fdopen(handle, "rb", closefd=False) as file:
-                    return FileContent(file.read(), fingerprint)
+                yield handle, _fingerprint_of(os.fstat(handle))
             finally:
                 os.close(handle)
 
@@ -241,21 +258,58 @@ class OpenDirectory:
             try:
                 before = _fingerprint_of(os.fstat(handle)).size_bytes
                 torn = before > 0 and os.pread(handle, 1, before - 1) != b"\n"
-                try:
-                    _write_all(handle, b"\n" * torn + line + b"\n")
-                    self._step("appended")
-                    if self._syncs(durable):
-                        os.fsync(handle)
-                        self._step("append-synced")
-                except OSError:
-                    _cut_quietly(handle, before)
-                    raise
+                self._add(handle, before, b"\n" * torn + line + b"\n", durable)
                 fingerprint = _fingerprint_of(os.fstat(handle))
             finally:
                 os.close(handle)
             if is_new:
                 self._sync_directory(durable)
         return Appended(before + torn, fingerprint)
+
+    def append_at(self, name: str, offset_bytes: int, data: bytes, *, durable: bool) -> int | None:
+        """Add `data` behind the first `offset_bytes` of the file; what else was there is cut off.
+
+        Gives the size of the file then, or None when it is shorter than that: nothing was done.
+        """
+        with reported(self.path_of(name), "append to"):
+            handle, is_new = self._open_for_append(name)
+            try:
+                size_bytes = _fingerprint_of(os.fstat(handle)).size_bytes
+                if size_bytes < offset_bytes:
+                    return None
+                if size_bytes > offset_bytes:
+                    os.ftruncate(handle, offset_bytes)
+                    self._step("cut")
+                self._add(handle, offset_bytes, data, durable)
+            finally:
+                os.close(handle)
+            if is_new:
+                self._sync_directory(durable)
+        return offset_bytes + len(data)
+
+    def sync(self, name: str) -> None:
+        """Make durable what was written to the file without it, unless the policy is "off"."""
+        if not self._syncs(durable=True):
+            return
+        with reported(self.path_of(name), "sync"):
+            handle = os.open(name, os.O_RDONLY | _OPEN_FILE, dir_fd=self._handle)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            self._step("file-synced")
+            self._sync_directory(durable=True)
+
+    def _add(self, handle: int, size_bytes: int, data: bytes, durable: bool) -> None:
+        try:
+            _write_all(handle, data)
+            self._step("appended")
+            if self._syncs(durable):
+                os.fsync(handle)
+                self._step("append-synced")
+        except OSError:
+            _cut_quietly(handle, size_bytes)
+            raise
 
     def remove(self, name: str, *, durable: bool) -> bool:
         """False when there was no such file."""
@@ -325,6 +379,18 @@ def _write_all(handle: int, data: bytes) -> None:
         rest = rest[written:]
 
 
+def _read(handle: int, start_byte: int, end_byte: int | None) -> bytes:
+    blocks: list[bytes] = []
+    while end_byte is None or start_byte < end_byte:
+        wanted = _READ_BYTES if end_byte is None else min(_READ_BYTES, end_byte - start_byte)
+        block = os.pread(handle, wanted, start_byte)
+        if not block:
+            break
+        blocks.append(block)
+        start_byte += len(block)
+    return b"".join(blocks)
+
+
 def _cut_quietly(handle: int, size_bytes: int) -> None:
     try:
         os.ftruncate(handle, size_bytes)
@@ -347,50 +413,3 @@ def _fingerprint_of(status: os.stat_result) -> Fingerprint:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.ENOTDIR, "not a regular file")
     return Fingerprint(status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-# ---- errors
-
-
-@contextmanager
-def reported(path: Path, action: str) -> Generator[None]:
-    """Turn an OSError of the block into a HistoryError that names the file and the way out."""
-    try:
-        yield
-    except OSError as error:
-        raise _history_error(error, path, action) from error
-
-
-def _history_error(error: OSError, path: Path, action: str) -> HistoryError:
-    reason = error.strerror or str(error)
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
-            return HistoryError(
-                "disk_full",
-                path,
-                f"there is no room to {action} it ({reason})",
-                "Free some space on its file system (or raise the quota) and try again; "
-                "what was stored before is still there.",
-            )
-        case errno.ELOOP | errno.ENOTDIR | errno.EISDIR | errno.ENXIO:
-            return HistoryError(
-                "unsafe_path",
-                path,
-                f"will not {action} it: it is a symbolic link, or not the kind of file that "
-                "belongs there",
-                "Look at what it is, then move it away; links are never followed here.",
-            )
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            return HistoryError(
-                "unwritable",
-                path,
-                f"not allowed to {action} it ({reason})",
-                "Make the state directory readable and writable for the user of this process.",
-            )
-        case _:
-            return HistoryError(
-                "io",
-                path,
-                f"could not {action} it ({reason})",
-                "Check the disk, then try again; what was stored before is untouched.",
-            )

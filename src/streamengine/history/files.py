@@ -6,72 +6,33 @@ done; `exclusive()` makes one step of several. Nothing here knows of event loops
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
-from typing import Any, Final, Literal, NamedTuple, TypeVar, cast, final
+from typing import Final, final
 
 from ..model.errors import HistoryError
 from ..model.ids import check_id
-from ..model.rows import MAX_HISTORY_SEQUENCE, AssistantRow, Row, UserRow, parse_row
-from .chatlog import NO_SEQUENCE, ChatLog, LineRef, ReadRows, is_sequence
-from .directory import DurableDirectory, Fingerprint, FsyncPolicy, OpenDirectory, Step
-from .partial import (
-    Append,
-    Drop,
-    DropReason,
-    Keep,
-    Update,
-    decide_commit,
-    is_blank,
-    is_commit_worthy,
-)
+from ..model.note import WorkspaceNote
+from ..model.parts import MessagePart
+from ..model.rows import AssistantRow, Row, RowMetadata, UserRow, parse_row
+from ..model.usage import Usage
+from .chatlog import NO_SEQUENCE, ChatLog, LineRef
+from .directory import DurableDirectory, FsyncPolicy, OpenDirectory, Step
+from .lines import fields_of
+from .partial import Append, Drop, Keep, Update, decide_commit, is_blank
+from .partial_file import PARTIAL_FILE, PartialFile
+from .results import AppendedUser, CommitResult, PartialRead, ReadRows
+from .rules import AnyRow, Rules, with_metadata
+from .usage_log import UsageEntry, UsageLog, UsageSource
 
 CHAT_FILE: Final = "chat.jsonl"
 ARCHIVE_FILE: Final = "chat-archive.jsonl"
-PARTIAL_FILE: Final = "partial.json"
-
-_AnyRow = TypeVar("_AnyRow", UserRow, AssistantRow)
+NOTE_FILE: Final = "note.json"
 
 _log = logging.getLogger("streamengine.history")
-
-
-@dataclass(frozen=True, slots=True)
-class AppendedUser:
-    """The user row that is in the history now, and whether this call put it there."""
-
-    row: UserRow
-    is_new: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CommitResult:
-    """What a commit did. `row` is what was written, if anything was."""
-
-    outcome: Literal["no-partial", "other-message", "appended", "updated", "dropped"]
-    row: AssistantRow | None = None
-    drop_reason: DropReason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PartialRead:
-    """The partial, if there is a usable one; else, if a file had to be moved away, the warning."""
-
-    row: AssistantRow | None = None
-    warning: str | None = None
-
-
-class _PartialNote(NamedTuple):
-    """What is remembered of `partial.json`, so that it isn't read anew for every append."""
-
-    fingerprint: Fingerprint
-    message_id: str | None
-    """None: the file is no partial of this workspace."""
-    sequence: int | None
 
 
 @final
@@ -99,7 +60,9 @@ class WorkspaceFiles:
         self._directory = DurableDirectory(directory, fsync=fsync, on_step=on_step)
         self._chat = ChatLog(CHAT_FILE)
         self._archive = ChatLog(ARCHIVE_FILE)
-        self._partial: _PartialNote | None = None
+        self._rules = Rules(self.workspace_id, self.path / CHAT_FILE, self.path / PARTIAL_FILE)
+        self._partial = PartialFile(self._rules)
+        self._usage = UsageLog()
         self._reserved: dict[str, int] = {}
         self._lock = RLock()
 
@@ -115,10 +78,21 @@ class WorkspaceFiles:
 
     # ---- rows
 
-    def read(self) -> ReadRows:
-        """The rows, by sequence. Lines that are no rows are counted and stay in the file."""
+    def read(self, *, from_boundary: bool = False) -> ReadRows:
+        """The rows, by sequence; those that count, if asked. Lines that are no rows are counted and
+        stay in the file.
+        """
         with self._lock, self._directory.opened() as directory:
-            return ReadRows([], 0) if directory is None else self._chat.read(directory)
+            if directory is None:
+                return ReadRows([], 0)
+            if from_boundary:
+                return self._chat.read_from_boundary(directory)
+            return self._chat.read(directory)
+
+    def tail(self, limit: int) -> list[Row]:
+        """The last rows of the file, by sequence, without reading the rest of it."""
+        with self._lock, self._directory.opened() as directory:
+            return [] if directory is None else self._chat.tail(directory, limit)
 
     def append_user(self, row: UserRow) -> AppendedUser:
         """Make a user row durable, under the next sequence unless it brings one.
@@ -126,14 +100,8 @@ class WorkspaceFiles:
         A row with the same id, or the same client message id, is there already: that one is the
         answer and nothing is written. Raises HistoryError ("empty_row": it says nothing).
         """
-        if not is_commit_worthy(row.parts):
-            raise HistoryError(
-                "empty_row",
-                self.path / CHAT_FILE,
-                f"user message {row.id} says nothing",
-                "Send some text or a file.",
-            )
-        row = self._checked(row)
+        self._rules.check_says_something(row)
+        row = self._rules.checked(row)
         with self._lock, self._directory.made() as directory:
             known = self._known_user_row(directory, row)
             if known is not None:
@@ -146,16 +114,10 @@ class WorkspaceFiles:
 
         Its reservation ends with that. Can be repeated. Raises HistoryError.
         """
-        row = _with_metadata(self._checked(row), partial=None)
-        sequence = row.metadata.history_sequence
-        if sequence is None:
-            raise HistoryError(
-                "no_sequence",
-                self.path / CHAT_FILE,
-                f"the final row of message {row.id} has no historySequence",
-                "Reserve one before the stream begins.",
-            )
+        row = with_metadata(self._rules.checked(row), partial=None)
+        sequence = self._rules.sequence_of(row)
         with self._lock, self._directory.made() as directory:
+            row = self._with_usage_once(directory, row)
             line = self._chat.index(directory).with_sequence(sequence)
             if line is None:
                 stored = self._append(directory, row)
@@ -164,23 +126,20 @@ class WorkspaceFiles:
             self._reserved.pop(row.id, None)
             return stored
 
-    def update_row(self, row: AssistantRow) -> AssistantRow:
+    def update_row(self, row: AnyRow) -> AnyRow:
         """Replace the row that has this row's sequence; all other lines keep their bytes.
 
-        Raises HistoryError ("not_found": no row has it; "sequence_taken": another message has).
+        Raises HistoryError ("not_found": no row has it; "sequence_taken": another message has;
+        "empty_row").
         """
-        row = self._checked(row)
+        row = self._rules.checked(row)
         sequence = row.metadata.history_sequence
+        self._rules.check_says_something(row)
         with self._lock, self._directory.opened() as directory:
             index = None if directory is None else self._chat.index(directory)
             line = None if index is None or sequence is None else index.with_sequence(sequence)
             if directory is None or line is None:
-                raise HistoryError(
-                    "not_found",
-                    self.path / CHAT_FILE,
-                    f"no row has the sequence {sequence} of message {row.id}",
-                    "Append the row instead.",
-                )
+                raise self._rules.not_found(row, sequence)
             return self._replace(directory, line, row)
 
     def remove_blank_rows(self) -> int:
@@ -191,24 +150,122 @@ class WorkspaceFiles:
         with self._lock, self._directory.opened() as directory:
             if directory is None:
                 return 0
-            note = self._partial_note(directory)
+            note = self._partial.note(directory)
 
-            def unwanted(row: Row) -> bool:
-                return (
-                    isinstance(row, AssistantRow)
-                    and row.is_partial
-                    and is_blank(row.parts)
-                    and row.id not in self._reserved
-                    and (note is None or note.message_id != row.id)
-                )
+            def is_unwanted(line: LineRef) -> bool:
+                if line.message_id in self._reserved:
+                    return False
+                if note is not None and note.message_id == line.message_id:
+                    return False
+                row = self._chat.row_at(directory, line)
+                return isinstance(row, AssistantRow) and is_blank(row.parts)
 
-            return self._chat.remove(directory, unwanted, durable=True)
+            unwanted = list(filter(is_unwanted, self._chat.index(directory).partial_lines))
+            if unwanted:
+                self._chat.cut_out(directory, unwanted)
+            return len(unwanted)
+
+    # ---- the archive
+
+    def archive(self) -> int:
+        """Move the rows before the boundary into `chat-archive.jsonl`; gives how many lines.
+
+        They are there, durably, before they leave. Can be repeated: what a crash left in both
+        places is not added again. Lines without a sequence stay where they are.
+        """
+        with self._lock, self._directory.opened() as directory:
+            sealed = [] if directory is None else self._chat.index(directory).sealed()
+            if directory is None or not sealed:
+                return 0
+            new = [
+                data
+                for line, data in zip(sealed, self._chat.lines_at(directory, sealed), strict=True)
+                if data != self._archived(directory, line)
+            ]
+            if new:
+                self._archive.append_lines(directory, new)
+            self._chat.cut_out(directory, sealed)
+            return len(sealed)
+
+    def finish_archive(self) -> int:
+        """Take out the rows that a crash left both here and in the archive; gives how many."""
+        with self._lock, self._directory.opened() as directory:
+            if directory is None or directory.fingerprint(ARCHIVE_FILE) is None:
+                return 0
+            sealed = self._chat.index(directory).sealed()
+            twice = [
+                line
+                for line, data in zip(sealed, self._chat.lines_at(directory, sealed), strict=True)
+                if data == self._archived(directory, line)
+            ]
+            if twice:
+                self._chat.cut_out(directory, twice)
+            return len(twice)
+
+    def read_archive(self) -> ReadRows:
+        """The rows that were archived, by sequence."""
+        with self._lock, self._directory.opened() as directory:
+            return ReadRows([], 0) if directory is None else self._archive.read(directory)
+
+    def _archived(self, directory: OpenDirectory, line: LineRef) -> bytes | None:
+        assert line.sequence is not None, "only a line with a sequence can be sealed"
+        known = self._archive.index(directory).with_sequence(line.sequence)
+        return None if known is None else self._archive.line_at(directory, known)
+
+    # ---- usage, and the note
+
+    def record_usage(
+        self, message_id: str, usage: Usage, *, model: str | None, source: UsageSource
+    ) -> bool:
+        """Keep what an answer without a row cost; False when it is kept already, here or on a row
+        (P16).
+        """
+        self._rules.check_message_id(message_id)
+        entry = UsageEntry(message_id=message_id, usage=usage, model=model, source=source)
+        with self._lock, self._directory.made() as directory:
+            return self._record_usage(directory, entry)
+
+    def read_usage(self) -> list[UsageEntry]:
+        """What answers without a row cost, in the order of recording."""
+        with self._lock, self._directory.opened() as directory:
+            return [] if directory is None else self._usage.entries(directory)
+
+    def read_note(self) -> WorkspaceNote:
+        """What is remembered of the workspace beside its rows; an empty note when nothing is."""
+        with self._lock, self._directory.opened() as directory:
+            content = None if directory is None else directory.read(NOTE_FILE)
+            if directory is None or content is None:
+                return WorkspaceNote()
+            fields = fields_of(content.data)
+            try:
+                return WorkspaceNote.model_validate(fields)
+            except ValueError:
+                # It only allows or suppresses a retry: no reason to refuse the workspace.
+                aside = directory.set_aside(NOTE_FILE, "note.corrupt", ".json")
+                _log.warning("%s is no note; it was moved to %s", self.path / NOTE_FILE, aside)
+                return WorkspaceNote()
+
+    def write_note(self, note: WorkspaceNote) -> None:
+        """Replace the note, durably."""
+        with self._lock, self._directory.made() as directory:
+            directory.replace(NOTE_FILE, note.to_json(indent_spaces=2).encode(), durable=True)
+
+    def _record_usage(self, directory: OpenDirectory, entry: UsageEntry) -> bool:
+        if any(log.index(directory).has_usage(entry.message_id) for log in self._logs):
+            return False
+        return self._usage.record(directory, entry)
+
+    def _with_usage_once(self, directory: OpenDirectory, row: AssistantRow) -> AssistantRow:
+        """The row, without its usage where that was recorded apart."""
+        if row.metadata.usage is None or not self._usage.has(directory, row.id):
+            return row
+        return with_metadata(row, usage=None)
 
     # ---- sequences
 
     def reserve(self, message_id: str) -> int:
         """The sequence that this message will have; the same one until it is released."""
-        self._checked_id(message_id)
+        self._rules.check_message_id(message_id)
         with self._lock, self._directory.opened() as directory:
             if message_id not in self._reserved:
                 self._reserved[message_id] = self._next_sequence(directory)
@@ -227,44 +284,47 @@ class WorkspaceFiles:
     # ---- the partial
 
     def write_partial(self, row: AssistantRow, *, durable: bool = False) -> None:
-        """Replace `partial.json`, marked partial whatever the row says.
+        """Begin the partial anew, marked partial whatever the row says.
 
         `durable=True` for what somebody is told of right afterwards (a tool's result, an error).
         A partial of another message that nobody committed is moved aside, not overwritten.
         """
-        row = _with_metadata(self._checked(row), partial=True)
-        try:
-            data = row.to_json(indent_spaces=2).encode()
-        except ValueError as error:
-            raise self._not_json(PARTIAL_FILE, row, error) from error
+        row = self._rules.checked(row)
         with self._lock, self._directory.made() as directory:
-            note = self._partial_note(directory)
-            if note is not None and note.message_id != row.id:
-                self._set_aside(directory, f"was in the way of the partial of message {row.id}")
-            fingerprint = directory.replace(PARTIAL_FILE, data, durable=durable)
-            self._partial = _PartialNote(fingerprint, row.id, row.metadata.history_sequence)
+            self._partial.write(directory, row, durable=durable)
+
+    def append_partial(
+        self,
+        message_id: str,
+        parts: tuple[MessagePart, ...],
+        *,
+        metadata: RowMetadata | None = None,
+        durable: bool = False,
+    ) -> None:
+        """Add to the partial of this message what was said since, and what its metadata now says.
+
+        Costs the size of what is added. Raises HistoryError ("not_found": there is none).
+        """
+        with self._lock, self._directory.made() as directory:
+            self._partial.add(directory, message_id, parts, metadata, durable=durable)
 
     def read_partial(self) -> PartialRead:
         """The partial on disk. A file that is no partial of this workspace is moved aside."""
         with self._lock, self._directory.opened() as directory:
-            return PartialRead() if directory is None else self._read_partial(directory)
+            return PartialRead() if directory is None else self._partial.read(directory)
 
     def delete_partial(self) -> bool:
         """Remove the partial, whatever it holds; False when there is none."""
         with self._lock, self._directory.opened() as directory:
-            if directory is None:
-                return False
-            self._partial = None
-            return directory.remove(PARTIAL_FILE, durable=True)
+            return False if directory is None else self._partial.remove(directory)
 
     def delete_partial_if_message_id(self, message_id: str) -> bool:
         """Remove the partial of this message; False when there is none, or another one's."""
         with self._lock, self._directory.opened() as directory:
-            note = None if directory is None else self._partial_note(directory)
+            note = None if directory is None else self._partial.note(directory)
             if directory is None or note is None or note.message_id != message_id:
                 return False
-            self._partial = None
-            return directory.remove(PARTIAL_FILE, durable=True)
+            return self._partial.remove(directory)
 
     def commit_partial(self, message_id: str | None = None) -> CommitResult:
         """Move what the partial says into the history, then remove it; see partial.py for how.
@@ -273,20 +333,37 @@ class WorkspaceFiles:
         a HistoryError is raised and the partial is still there.
         """
         with self._lock, self._directory.opened() as directory:
-            partial = None if directory is None else self._read_partial(directory).row
-            if directory is None or partial is None:
+            if directory is None:
+                return CommitResult("no-partial")
+            read = self._partial.read(directory)
+            partial = read.row
+            if partial is None:
                 return CommitResult("no-partial")
             if message_id is not None and partial.id != message_id:
                 return CommitResult("other-message")
-            result = self._carry_out(directory, partial)
-            self._partial = None
-            directory.remove(PARTIAL_FILE, durable=True)
+            result = self._carry_out(directory, self._with_usage_once(directory, partial))
+            usage = partial.metadata.usage
+            if usage is not None:
+                # Of a partial that became no row, or of one whose row says nothing of it (P16).
+                source = "abort" if partial.metadata.error is None else "error"
+                self._record_usage(
+                    directory,
+                    UsageEntry(
+                        message_id=partial.id,
+                        usage=usage,
+                        model=partial.metadata.model,
+                        source=source,
+                    ),
+                )
+            self._partial.remove(directory, keep_log=read.warning is not None)
             return result
 
-    def sweep_temps(self) -> tuple[str, ...]:
-        """Remove the temp files that a crash left; gives their names."""
+    def sweep(self) -> tuple[str, ...]:
+        """Remove what a crash left and nobody needs; gives the names of the files."""
         with self._lock, self._directory.opened() as directory:
-            return () if directory is None else directory.sweep_temps()
+            if directory is None:
+                return ()
+            return (*directory.sweep_temps(), *self._partial.sweep(directory))
 
     # ---- steps of a commit
 
@@ -298,7 +375,7 @@ class WorkspaceFiles:
         if line is not None:
             row = self._chat.row_at(directory, line)
             if row is None:
-                raise self._sequence_taken(partial, line)
+                raise self._rules.sequence_taken(partial, line.sequence, line.role, line.message_id)
             rows.append(row)
         decision = decide_commit(partial, rows, index.boundary)
         match decision:
@@ -312,31 +389,31 @@ class WorkspaceFiles:
             case Keep(kind, problem, way_out):
                 raise HistoryError(kind, self.path / PARTIAL_FILE, problem, way_out)
 
-    def _append(self, directory: OpenDirectory, row: _AnyRow) -> _AnyRow:
+    def _append(self, directory: OpenDirectory, row: AnyRow) -> AnyRow:
         sequence = row.metadata.history_sequence
         if sequence is None:
-            row = _with_metadata(row, history_sequence=self._next_sequence(directory))
+            row = with_metadata(row, history_sequence=self._next_sequence(directory))
         else:
             self._check_not_stale(directory, row, sequence)
         try:
             self._chat.append(directory, row, durable=True)
         except ValueError as error:
-            raise self._not_json(CHAT_FILE, row, error) from error
+            raise self._rules.not_json(self._rules.rows_at, row.id, error) from error
         return row
 
-    def _replace(self, directory: OpenDirectory, line: LineRef, row: AssistantRow) -> AssistantRow:
+    def _replace(self, directory: OpenDirectory, line: LineRef, row: AnyRow) -> AnyRow:
         if line.message_id != row.id or line.role != row.role:
-            raise self._sequence_taken(row, line)
+            raise self._rules.sequence_taken(row, line.sequence, line.role, line.message_id)
         try:
             fields = self._chat.replace(directory, line, row, durable=True)
         except ValueError as error:
-            raise self._not_json(CHAT_FILE, row, error) from error
+            raise self._rules.not_json(self._rules.rows_at, row.id, error) from error
         stored = parse_row(fields)
-        assert isinstance(stored, AssistantRow), "the role was compared above"
+        assert isinstance(stored, type(row)), "the role was compared above"
         return stored
 
     def _known_user_row(self, directory: OpenDirectory, row: UserRow) -> UserRow | None:
-        for log in (self._chat, self._archive):
+        for log in self._logs:
             line = log.index(directory).user_row(row.id, row.metadata.client_message_id)
             known = None if line is None else log.row_at(directory, line)
             if isinstance(known, UserRow):
@@ -345,24 +422,20 @@ class WorkspaceFiles:
 
     # ---- sequences, in detail
 
+    @property
+    def _logs(self) -> tuple[ChatLog, ChatLog]:
+        return self._chat, self._archive
+
     def _next_sequence(self, directory: OpenDirectory | None) -> int:
-        sequence = 1 + self._greatest_sequence(directory)
-        if sequence > MAX_HISTORY_SEQUENCE:
-            raise HistoryError(
-                "malformed_sequence",
-                self.path / CHAT_FILE,
-                f"the greatest possible sequence, {MAX_HISTORY_SEQUENCE}, is in use",
-                "Look for the row that has it; it is most likely damaged.",
-            )
-        return sequence
+        return self._rules.next_sequence([self._greatest_sequence(directory)])
 
     def _greatest_sequence(self, directory: OpenDirectory | None) -> int:
         greatest = max(self._reserved.values(), default=NO_SEQUENCE)
         if directory is not None:
-            note = self._partial_note(directory)
+            note = self._partial.note(directory)
             if note is not None and note.sequence is not None:
                 greatest = max(greatest, note.sequence)
-            for log in (self._chat, self._archive):
+            for log in self._logs:
                 greatest = max(greatest, log.index(directory).greatest_sequence)
         return greatest
 
@@ -370,118 +443,9 @@ class WorkspaceFiles:
         """A sequence given with a row is new, or the one that is kept for just this message."""
         if self._reserved.get(row.id) == sequence:
             return
-        note = self._partial_note(directory)
+        note = self._partial.note(directory)
         if note is not None and note.message_id == row.id and note.sequence == sequence:
             return  # reserved before a crash; the partial carries the reservation
         greatest = self._greatest_sequence(directory)
         if sequence <= greatest:
-            raise HistoryError(
-                "stale_sequence",
-                self.path / CHAT_FILE,
-                f"message {row.id} came with sequence {sequence}, but {greatest} is in use or "
-                "reserved already",
-                "Leave the sequence out, or reserve one.",
-            )
-
-    # ---- the partial, in detail
-
-    def _read_partial(self, directory: OpenDirectory) -> PartialRead:
-        content = directory.read(PARTIAL_FILE)
-        if content is None:
-            self._partial = None
-            return PartialRead()
-        row, problem = self._parsed_partial(content.data)
-        if row is None:
-            return PartialRead(warning=self._set_aside(directory, problem))
-        self._partial = _PartialNote(content.fingerprint, row.id, row.metadata.history_sequence)
-        return PartialRead(row)
-
-    def _partial_note(self, directory: OpenDirectory) -> _PartialNote | None:
-        """What `partial.json` is, without moving anything; None when there is none."""
-        fingerprint = directory.fingerprint(PARTIAL_FILE)
-        if fingerprint is None:
-            self._partial = None
-        elif self._partial is None or self._partial.fingerprint != fingerprint:
-            content = directory.read(PARTIAL_FILE)
-            row = None if content is None else self._parsed_partial(content.data)[0]
-            self._partial = _PartialNote(
-                fingerprint,
-                None if row is None else row.id,
-                None if row is None else row.metadata.history_sequence,
-            )
-        return self._partial
-
-    def _parsed_partial(self, data: bytes) -> tuple[AssistantRow | None, str]:
-        """The partial that these bytes are, or what is wrong with them."""
-        try:
-            fields: object = json.loads(data)
-        except (ValueError, RecursionError):
-            return None, "is not JSON"
-        try:
-            row = parse_row(cast("dict[str, Any]", fields))
-        except (ValueError, RecursionError):
-            return None, "is not an assistant row"
-        if not isinstance(row, AssistantRow):
-            return None, "is not an assistant row"
-        if row.workspace_id not in (None, self.workspace_id):
-            return None, f"belongs to workspace {row.workspace_id}"
-        return _with_metadata(row, partial=True), ""
-
-    def _set_aside(self, directory: OpenDirectory, problem: str) -> str:
-        aside = directory.set_aside(PARTIAL_FILE, "partial.corrupt", ".json")
-        self._partial = None
-        warning = f"{directory.path_of(PARTIAL_FILE)} {problem}; it was moved to {aside}"
-        _log.warning("%s", warning)
-        return warning
-
-    # ---- what rows must be
-
-    def _checked(self, row: _AnyRow) -> _AnyRow:
-        """The row, marked as this workspace's. Copies of models aren't validated, so look again."""
-        self._checked_id(row.id)
-        if row.workspace_id not in (None, self.workspace_id):
-            raise HistoryError(
-                "invalid_row",
-                self.path,
-                f"message {row.id} belongs to workspace {row.workspace_id}, not to "
-                f"{self.workspace_id}",
-                "Store it in its own workspace.",
-            )
-        sequence: object = row.metadata.history_sequence
-        if sequence is not None and not is_sequence(sequence):
-            raise HistoryError(
-                "malformed_sequence",
-                self.path,
-                f"message {row.id} has the historySequence {sequence!r}",
-                f"It is a whole number from 0 to {MAX_HISTORY_SEQUENCE}; leave it out to get one.",
-            )
-        return row.model_copy(update={"workspace_id": self.workspace_id})
-
-    def _checked_id(self, message_id: str) -> None:
-        try:
-            check_id(message_id)
-        except ValueError as error:
-            raise HistoryError(
-                "invalid_id", self.path, f"message id {error}", "Make up another one."
-            ) from error
-
-    def _sequence_taken(self, row: Row, line: LineRef) -> HistoryError:
-        return HistoryError(
-            "sequence_taken",
-            self.path / CHAT_FILE,
-            f"message {row.id} has sequence {line.sequence}, but so has "
-            f"{line.role or 'a row'} {line.message_id or 'without an id'}",
-            "Look at both; one of them needs a sequence that no row has.",
-        )
-
-    def _not_json(self, name: str, row: Row, error: ValueError) -> HistoryError:
-        return HistoryError(
-            "invalid_row",
-            self.path / name,
-            f"message {row.id} can't be written as JSON ({error})",
-            "Make the tool's input or output plain data.",
-        )
-
-
-def _with_metadata(row: _AnyRow, **changes: object) -> _AnyRow:
-    return row.model_copy(update={"metadata": row.metadata.model_copy(update=changes)})
+            raise self._rules.stale(row, sequence, greatest)

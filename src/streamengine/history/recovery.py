@@ -3,40 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ..model.errors import HistoryError
-from ..model.rows import Row
-from .files import CommitResult, PartialRead, WorkspaceFiles
+from .files import WorkspaceFiles
+from .results import Loaded, PartialRead, RecoveryReport
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryReport:
-    """What a load found and did; nothing to tell after an orderly end."""
-
-    workspace_id: str
-    commit: CommitResult | None
-    """What became of the partial; None when there was none, or it had to stay where it is."""
-    swept_temps: tuple[str, ...] = ()
-    """Names of temp files that a crash had left."""
-    warnings: tuple[str, ...] = ()
-    """Files that had to be moved aside, in words."""
-    problems: tuple[HistoryError, ...] = ()
-    """Steps that failed. What they were about is untouched and is tried again at the next load."""
-    removed_blank_rows: int = 0
-    unreadable_lines: int = 0
-    """Lines of `chat.jsonl` that are no rows; they stay in the file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A workspace as it is after a load."""
-
-    rows: tuple[Row, ...]
-    report: RecoveryReport
 
 
 def load(files: WorkspaceFiles) -> Loaded:
@@ -58,7 +31,8 @@ def load(files: WorkspaceFiles) -> Loaded:
                 problems.append(error)
                 return None
 
-        swept_temps = attempt(files.sweep_temps) or ()
+        swept_temps = attempt(files.sweep) or ()
+        attempt(files.finish_archive)
         partial = attempt(files.read_partial) or PartialRead()
         commit = None
         if partial.row is not None and not files.is_reserved(partial.row.id):

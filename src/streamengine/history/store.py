@@ -13,12 +13,18 @@ from fibers import Effect, acquire_release, effect
 
 from ..model.errors import HistoryError
 from ..model.ids import check_id, is_valid_id
-from ..model.rows import AssistantRow, Row, UserRow
+from ..model.note import WorkspaceNote
+from ..model.parts import MessagePart
+from ..model.rows import AssistantRow, Row, RowMetadata, UserRow
+from ..model.usage import Usage
 from .directory import DurableDirectory, FsyncPolicy, Step
-from .files import AppendedUser, CommitResult, WorkspaceFiles
+from .files import WorkspaceFiles
 from .lane import Lane
 from .lock import StateDirLock
-from .recovery import Loaded, load
+from .recovery import load
+from .results import AppendedUser, CommitResult, Loaded
+from .rules import AnyRow
+from .usage_log import UsageEntry, UsageSource
 
 WORKSPACES_DIRECTORY: Final = "workspaces"
 
@@ -42,8 +48,29 @@ class HistoryStore(Protocol):
         """Put the workspace in order after a crash, and read it. Before its first stream."""
         ...
 
-    def read(self, workspace_id: str) -> Effect[list[Row], HistoryError]:
-        """Its rows, by sequence."""
+    def read(
+        self, workspace_id: str, *, from_boundary: bool = False
+    ) -> Effect[list[Row], HistoryError]:
+        """Its rows, by sequence, without those that were archived.
+
+        `from_boundary`: only those that a provider is to see, from the latest row on that seals
+        what lies before it. What was sealed isn't read for that.
+        """
+        ...
+
+    def tail(self, workspace_id: str, limit: int) -> Effect[list[Row], HistoryError]:
+        """Its last rows, by sequence, at a cost that doesn't depend on how many there are."""
+        ...
+
+    def read_archive(self, workspace_id: str) -> Effect[list[Row], HistoryError]:
+        """The rows that were archived, by sequence."""
+        ...
+
+    def archive(self, workspace_id: str) -> Effect[int, HistoryError]:
+        """Archive the rows before the latest boundary, durably; gives how many. They are sealed
+        from then on: no longer read, updated or replaced, but their sequences and client message
+        ids stay taken.
+        """
         ...
 
     def append_user(self, workspace_id: str, row: UserRow) -> Effect[AppendedUser, HistoryError]:
@@ -64,6 +91,22 @@ class HistoryStore(Protocol):
         """Keep what the running stream has said so far, in place of what was kept before."""
         ...
 
+    def append_partial(
+        self,
+        workspace_id: str,
+        message_id: str,
+        parts: tuple[MessagePart, ...],
+        *,
+        metadata: RowMetadata | None = None,
+        durable: bool = False,
+    ) -> Effect[None, HistoryError]:
+        """Keep also what it has said since (``fold_parts`` joins the two), at the cost of that
+        alone. The fields of ``metadata`` that are set replace those kept before.
+
+        Fails with "not_found" when nothing of this message is kept: write it whole, then.
+        """
+        ...
+
     def read_partial(self, workspace_id: str) -> Effect[AssistantRow | None, HistoryError]:
         """What was kept last, if anything is."""
         ...
@@ -82,6 +125,40 @@ class HistoryStore(Protocol):
 
     def finalize(self, workspace_id: str, row: AssistantRow) -> Effect[AssistantRow, HistoryError]:
         """Make a final row durable under its reserved sequence. Gives the row as stored."""
+        ...
+
+    def update(self, workspace_id: str, row: AnyRow) -> Effect[AnyRow, HistoryError]:
+        """Replace, durably, the row that has this row's sequence. Gives the row as stored: fields
+        of a newer version and the mark of a boundary stay.
+
+        Fails with "not_found", "sequence_taken" (by another message), "empty_row".
+        """
+        ...
+
+    def record_usage(
+        self,
+        workspace_id: str,
+        message_id: str,
+        usage: Usage,
+        *,
+        model: str | None,
+        source: UsageSource,
+    ) -> Effect[bool, HistoryError]:
+        """Keep, durably, what an answer cost that has no row to say it. Once a message: False when
+        it is kept already, here or on its row (P16).
+        """
+        ...
+
+    def read_usage(self, workspace_id: str) -> Effect[list[UsageEntry], HistoryError]:
+        """What was recorded apart from rows. With the usage on the rows it makes the total."""
+        ...
+
+    def read_note(self, workspace_id: str) -> Effect[WorkspaceNote, HistoryError]:
+        """What is remembered of the workspace beside its rows; an empty note if nothing is."""
+        ...
+
+    def write_note(self, workspace_id: str, note: WorkspaceNote) -> Effect[None, HistoryError]:
+        """Replace the note, durably."""
         ...
 
     def workspaces(self) -> Effect[list[str], HistoryError]:
@@ -148,8 +225,19 @@ class FileHistory(HistoryStore):
     def load(self, workspace_id: str) -> Effect[Loaded, HistoryError]:
         return self._in(workspace_id, load)
 
-    def read(self, workspace_id: str) -> Effect[list[Row], HistoryError]:
-        return self._in(workspace_id, lambda files: files.read().rows)
+    def read(
+        self, workspace_id: str, *, from_boundary: bool = False
+    ) -> Effect[list[Row], HistoryError]:
+        return self._in(workspace_id, lambda files: files.read(from_boundary=from_boundary).rows)
+
+    def tail(self, workspace_id: str, limit: int) -> Effect[list[Row], HistoryError]:
+        return self._in(workspace_id, lambda files: files.tail(limit))
+
+    def read_archive(self, workspace_id: str) -> Effect[list[Row], HistoryError]:
+        return self._in(workspace_id, lambda files: files.read_archive().rows)
+
+    def archive(self, workspace_id: str) -> Effect[int, HistoryError]:
+        return self._in(workspace_id, lambda files: files.archive())
 
     def append_user(self, workspace_id: str, row: UserRow) -> Effect[AppendedUser, HistoryError]:
         return self._in(workspace_id, lambda files: files.append_user(row))
@@ -164,6 +252,22 @@ class FileHistory(HistoryStore):
         self, workspace_id: str, row: AssistantRow, *, durable: bool = False
     ) -> Effect[None, HistoryError]:
         return self._in(workspace_id, lambda files: files.write_partial(row, durable=durable))
+
+    def append_partial(
+        self,
+        workspace_id: str,
+        message_id: str,
+        parts: tuple[MessagePart, ...],
+        *,
+        metadata: RowMetadata | None = None,
+        durable: bool = False,
+    ) -> Effect[None, HistoryError]:
+        return self._in(
+            workspace_id,
+            lambda files: files.append_partial(
+                message_id, parts, metadata=metadata, durable=durable
+            ),
+        )
 
     def read_partial(self, workspace_id: str) -> Effect[AssistantRow | None, HistoryError]:
         return self._in(workspace_id, lambda files: files.read_partial().row)
@@ -182,6 +286,32 @@ class FileHistory(HistoryStore):
 
     def finalize(self, workspace_id: str, row: AssistantRow) -> Effect[AssistantRow, HistoryError]:
         return self._in(workspace_id, lambda files: files.finalize(row))
+
+    def update(self, workspace_id: str, row: AnyRow) -> Effect[AnyRow, HistoryError]:
+        return self._in(workspace_id, lambda files: files.update_row(row))
+
+    def record_usage(
+        self,
+        workspace_id: str,
+        message_id: str,
+        usage: Usage,
+        *,
+        model: str | None,
+        source: UsageSource,
+    ) -> Effect[bool, HistoryError]:
+        def record(files: WorkspaceFiles) -> bool:
+            return files.record_usage(message_id, usage, model=model, source=source)
+
+        return self._in(workspace_id, record)
+
+    def read_usage(self, workspace_id: str) -> Effect[list[UsageEntry], HistoryError]:
+        return self._in(workspace_id, lambda files: files.read_usage())
+
+    def read_note(self, workspace_id: str) -> Effect[WorkspaceNote, HistoryError]:
+        return self._in(workspace_id, lambda files: files.read_note())
+
+    def write_note(self, workspace_id: str, note: WorkspaceNote) -> Effect[None, HistoryError]:
+        return self._in(workspace_id, lambda files: files.write_note(note))
 
     def workspaces(self) -> Effect[list[str], HistoryError]:
         @effect(raises=HistoryError)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast, final
+from typing import Any, Final, Literal, TypeVar, final
 
 import fibers as fb
 from fibers import AbortSignal, Effect, Scope
@@ -22,8 +22,9 @@ from streamengine import (
     StreamHandle,
     StreamRequest,
 )
-from streamengine.history.files import AppendedUser, CommitResult
-from streamengine.history.recovery import Loaded
+from streamengine.history import UsageEntry, UsageSource, partial_log
+from streamengine.history.results import AppendedUser, CommitResult, Loaded
+from streamengine.history.rules import AnyRow
 from streamengine.history.store import IoMode
 from streamengine.model import (
     AbortReason,
@@ -31,16 +32,20 @@ from streamengine.model import (
     Completion,
     ErrorEvent,
     Finish,
+    MessagePart,
     ProviderPart,
     Row,
+    RowMetadata,
     StreamAbortEvent,
     StreamDeltaEvent,
     StreamEndEvent,
     TextDelta,
     TextEnd,
     UnknownPart,
+    Usage,
     UserRow,
 )
+from streamengine.model.note import WorkspaceNote
 
 WORKSPACE: Final = "w1"
 THROTTLE_SECONDS: Final = 0.5
@@ -219,8 +224,17 @@ class Disk:
         return [text_in(row) for row in self.rows(workspace_id) if row["role"] == "assistant"]
 
     def partial(self, workspace_id: str = WORKSPACE) -> dict[str, Any] | None:
+        """The partial with all that its log adds to it."""
         path = self.directory(workspace_id) / "partial.json"
-        return cast("dict[str, Any]", json.loads(path.read_text())) if path.exists() else None
+        if not path.exists():
+            return None
+        data = path.read_bytes()
+        base = AssistantRow.model_validate(json.loads(data))
+        log = path.with_name("partial-log.jsonl")
+        added = partial_log.decode(
+            log.read_bytes() if log.exists() else b"", partial_log.digest_of(data), base.parts
+        )
+        return partial_log.joined(base, added).to_mapping()
 
     def partial_text(self, workspace_id: str = WORKSPACE) -> str | None:
         partial = self.partial(workspace_id)
@@ -243,10 +257,19 @@ Method = Literal[
     "reserve",
     "release",
     "write_partial",
+    "append_partial",
     "read_partial",
     "commit_partial",
     "delete_partial",
     "finalize",
+    "update",
+    "tail",
+    "archive",
+    "read_archive",
+    "record_usage",
+    "read_usage",
+    "read_note",
+    "write_note",
     "workspaces",
 ]
 
@@ -296,8 +319,19 @@ class FaultyHistory(HistoryStore):
     def load(self, workspace_id: str) -> Effect[Loaded, HistoryError]:
         return self._do("load", self._inner.load(workspace_id))
 
-    def read(self, workspace_id: str) -> Effect[list[Row], HistoryError]:
-        return self._do("read", self._inner.read(workspace_id))
+    def read(
+        self, workspace_id: str, *, from_boundary: bool = False
+    ) -> Effect[list[Row], HistoryError]:
+        return self._do("read", self._inner.read(workspace_id, from_boundary=from_boundary))
+
+    def tail(self, workspace_id: str, limit: int) -> Effect[list[Row], HistoryError]:
+        return self._do("tail", self._inner.tail(workspace_id, limit))
+
+    def read_archive(self, workspace_id: str) -> Effect[list[Row], HistoryError]:
+        return self._do("read_archive", self._inner.read_archive(workspace_id))
+
+    def archive(self, workspace_id: str) -> Effect[int, HistoryError]:
+        return self._do("archive", self._inner.archive(workspace_id))
 
     def append_user(self, workspace_id: str, row: UserRow) -> Effect[AppendedUser, HistoryError]:
         return self._do("append_user", self._inner.append_user(workspace_id, row))
@@ -314,6 +348,20 @@ class FaultyHistory(HistoryStore):
         work = self._inner.write_partial(workspace_id, row, durable=durable)
         return self._do("write_partial", work)
 
+    def append_partial(
+        self,
+        workspace_id: str,
+        message_id: str,
+        parts: tuple[MessagePart, ...],
+        *,
+        metadata: RowMetadata | None = None,
+        durable: bool = False,
+    ) -> Effect[None, HistoryError]:
+        work = self._inner.append_partial(
+            workspace_id, message_id, parts, metadata=metadata, durable=durable
+        )
+        return self._do("append_partial", work)
+
     def read_partial(self, workspace_id: str) -> Effect[AssistantRow | None, HistoryError]:
         return self._do("read_partial", self._inner.read_partial(workspace_id))
 
@@ -329,6 +377,30 @@ class FaultyHistory(HistoryStore):
 
     def finalize(self, workspace_id: str, row: AssistantRow) -> Effect[AssistantRow, HistoryError]:
         return self._do("finalize", self._inner.finalize(workspace_id, row))
+
+    def update(self, workspace_id: str, row: AnyRow) -> Effect[AnyRow, HistoryError]:
+        return self._do("update", self._inner.update(workspace_id, row))
+
+    def record_usage(
+        self,
+        workspace_id: str,
+        message_id: str,
+        usage: Usage,
+        *,
+        model: str | None,
+        source: UsageSource,
+    ) -> Effect[bool, HistoryError]:
+        work = self._inner.record_usage(workspace_id, message_id, usage, model=model, source=source)
+        return self._do("record_usage", work)
+
+    def read_usage(self, workspace_id: str) -> Effect[list[UsageEntry], HistoryError]:
+        return self._do("read_usage", self._inner.read_usage(workspace_id))
+
+    def read_note(self, workspace_id: str) -> Effect[WorkspaceNote, HistoryError]:
+        return self._do("read_note", self._inner.read_note(workspace_id))
+
+    def write_note(self, workspace_id: str, note: WorkspaceNote) -> Effect[None, HistoryError]:
+        return self._do("write_note", self._inner.write_note(workspace_id, note))
 
     def workspaces(self) -> Effect[list[str], HistoryError]:
         return self._do("workspaces", self._inner.workspaces())

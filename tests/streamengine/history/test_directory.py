@@ -162,7 +162,7 @@ ACTS: dict[str, Callable[[WorkspaceFiles], object]] = {
     "delete partial": lambda files: files.delete_partial(),
     "commit": lambda files: files.commit_partial(),
     "reserve": lambda files: files.reserve("a1"),
-    "sweep": lambda files: files.sweep_temps(),
+    "sweep": lambda files: files.sweep(),
 }
 
 
@@ -430,6 +430,6 @@ def test_a_sweep_removes_temp_files_and_nothing_else(files: WorkspaceFiles) -> N
     for name in kept | left:
         (files.path / name).write_bytes(b"x")
 
-    assert set(files.sweep_temps()) == left
+    assert set(files.sweep()) == left
 
     assert set(snapshot(files.path)) == kept | {"chat.jsonl"}

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from streamengine.history.files import PartialRead, WorkspaceFiles
+from streamengine.history.files import WorkspaceFiles
+from streamengine.history.results import PartialRead
 from streamengine.model import AssistantRow, HistoryError, TextPart
 
 from .kit import Steps, assistant, chat, put_partial, text_of, user

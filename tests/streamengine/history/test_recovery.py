@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamengine.history.files import WorkspaceFiles
-from streamengine.history.recovery import RecoveryReport, load
+from streamengine.history.recovery import load
+from streamengine.history.results import RecoveryReport
 from streamengine.model import AssistantRow, TextPart
 
 from .kit import (
