@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, final
+from collections.abc import Mapping
+from typing import Any, Final, final
 
 import structlog
 
 import fibers as fb
 
 from .history.store import HistoryStore
+from .model.errors import HistoryError
+from .model.rows import RowMetadata
+from .model.usage import Usage
 from .stream import Stream
 
 PARTIAL_WRITE_THROTTLE_SECONDS: Final = 0.5
@@ -21,8 +25,10 @@ _log = structlog.get_logger("streamengine.partials")
 class PartialWriter:
     """Writes one stream's partial: the first part at once, then at most every half second.
 
-    ``run`` waits and writes, in a fiber of its own; ``flush`` writes in between. Writes never
-    overlap. After the last one (an error's, an abort's) or ``retire`` no path writes again (P3).
+    The first write is the whole partial, each later one only what was said since: an answer costs
+    in proportion to its length. ``run`` waits and writes, in a fiber of its own; ``flush`` writes
+    in between. Writes never overlap. After the last one (an error's, an abort's) or ``retire`` no
+    path writes again (P3).
     """
 
     def __init__(self, stream: Stream, history: HistoryStore) -> None:
@@ -32,6 +38,8 @@ class PartialWriter:
         self._dirty = asyncio.Event()
         self._last_try: float | None = None
         self._over = False
+        # How many of the stream's parts are on disk; None before the first write.
+        self._written: int | None = None
 
     def changed(self) -> None:
         """There is more to write."""
@@ -47,19 +55,24 @@ class PartialWriter:
                 await clock.sleep(self._last_try + PARTIAL_WRITE_THROTTLE_SECONDS - clock.now())
             await self.flush()
 
-    async def flush(self) -> None:
-        """Write now, whatever the throttle says; joins a write in flight. Failures are logged."""
+    async def flush(self, *, durable: bool = False) -> bool:
+        """Write now, whatever the throttle says; joins a write in flight.
+
+        False when it failed, which was logged: it is tried again after an interval. ``durable``
+        for what somebody is told of right afterwards (a tool's result, E20).
+        """
         # A write is not cut: half a second of text may hang on it, and retire waits for the lock.
         with fb.uninterruptible():
             async with self._lock:
                 if self._over or not self._stream.parts:
-                    return
+                    return True
                 self._dirty.clear()
-                written = await self._put()
+                written = await self._put(durable=durable)
                 self._last_try = self._stream.clock.now()
                 if not written:
                     # Tried again after an interval, also when nothing more is said until then.
                     self._dirty.set()
+                return written
 
     async def retire(self) -> None:
         """No write from now on; one that is in flight has ended when this returns."""
@@ -67,29 +80,37 @@ class PartialWriter:
         async with self._lock:
             pass
 
-    async def write_error(self, error: str, error_type: str) -> None:
+    async def write_error(
+        self, error: str, error_type: str, *, usage: Usage | None = None, **metadata: Any
+    ) -> bool:
         """The error partial: what was said, with what went wrong (it stays until a commit)."""
-        await self._write_last(error=error, error_type=error_type)
+        return await self._write_last(error=error, error_type=error_type, usage=usage, **metadata)
 
-    async def write_aborted(self, reason: str) -> None:
-        """The last partial of an aborted stream, durable, with why it ended."""
-        await self._write_last(abort_reason=reason)
+    async def write_aborted(
+        self, reason: str, *, usage: Usage | None = None, **metadata: Any
+    ) -> bool:
+        """The last partial of an aborted stream, durable, with why it ended.
 
-    async def _write_last(self, **metadata: str) -> None:
+        ``metadata``: further fields of the row's metadata, for this and for ``write_error``.
+        """
+        return await self._write_last(abort_reason=reason, usage=usage, **metadata)
+
+    async def _write_last(self, **metadata: Any) -> bool:
+        """False when it failed. A stream that said nothing leaves no partial."""
         with fb.uninterruptible():
             async with self._lock:
                 if self._over:
-                    return
+                    return True
                 # A flush that waits for the lock, or a throttled write still to come, would
-                # otherwise put the partial back to one that doesn't say how it ended.
+                # otherwise come after the partial that says how it ended.
                 self._over = True
-                if self._stream.parts:
-                    await self._put(durable=True, **metadata)
+                if not self._stream.parts:
+                    return True
+                return await self._put(durable=True, **metadata)
 
-    async def _put(self, *, durable: bool = False, **metadata: str) -> bool:
+    async def _put(self, *, durable: bool, **metadata: Any) -> bool:
         stream = self._stream
-        row = stream.row(partial=True, duration_ms=stream.duration_ms(), **metadata)
-        exit_ = await self._history.write_partial(stream.workspace_id, row, durable=durable).exit()
+        exit_ = await self._write(durable, metadata).exit()
         match exit_:
             case fb.Success():
                 return True
@@ -102,3 +123,31 @@ class PartialWriter:
                     error=str(cause.squash()),
                 )
                 return False
+
+    @fb.effect(raises=HistoryError)
+    async def _write(self, durable: bool, metadata: Mapping[str, Any]) -> None:
+        """What is new or, the first time, everything; with fields of the metadata."""
+        stream = self._stream
+        if self._written is not None:
+            # Counted before the wait: what is said meanwhile belongs to the next write.
+            said = len(stream.parts)
+            ending = {"duration_ms": stream.duration_ms(), **metadata} if metadata else None
+            try:
+                await self._history.append_partial(
+                    stream.workspace_id,
+                    stream.message_id,
+                    tuple(stream.parts[self._written : said]),
+                    metadata=None if ending is None else RowMetadata(**ending),
+                    durable=durable,
+                )
+            except HistoryError as error:
+                if error.kind != "not_found":
+                    raise
+                self._written = None  # somebody removed it: begin anew, with everything
+            else:
+                self._written = said
+                return
+        said = len(stream.parts)
+        row = stream.row(partial=True, duration_ms=stream.duration_ms(), **metadata)
+        await self._history.write_partial(stream.workspace_id, row, durable=durable)
+        self._written = said

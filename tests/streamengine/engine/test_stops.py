@@ -380,7 +380,7 @@ async def test_a_stop_of_a_failing_stream_leaves_its_error_partial(desk: MakeDes
     """The flush of the stop must not write over what says how the stream ended."""
     line = Line()
     d = await flowing(desk, line)
-    gate = d.history.hold("write_partial")
+    gate = d.history.hold("append_partial")
     line.fail(ConnectionError("cut off"))
     await d.idle()
     assert gate.begun.is_set()
@@ -449,7 +449,7 @@ async def test_a_soft_stop_waits_out_a_write_in_flight_at_the_boundary(desk: Mak
     d = await flowing(desk, line)
     await d.pass_time(0.5)
     await d.stop("user", soft=True)
-    gate = d.history.hold("write_partial")
+    gate = d.history.hold("append_partial")
     line.give(text(" of it"), TEXT_END)
     await d.pass_time(0.5)
     assert gate.begun.is_set()
@@ -590,7 +590,7 @@ async def test_a_provider_that_raises_after_the_abort_was_aborted(desk: MakeDesk
 
 
 @pytest.mark.spec("E28")
-@pytest.mark.parametrize("method", ["write_partial", "commit_partial", "release"])
+@pytest.mark.parametrize("method", ["append_partial", "commit_partial", "release"])
 @pytest.mark.parametrize(
     "error", [HistoryError("io", "/x", "no", "Wait."), RuntimeError("a fault of the store")]
 )

@@ -147,7 +147,7 @@ async def test_a_close_that_meets_a_stop_leaves_it_its_reason(desk: MakeDesk) ->
 async def test_a_fault_in_the_cleanup_does_not_keep_the_scope_open(desk: MakeDesk) -> None:
     scope = AppScope()
     d = await flowing(desk, scope)
-    methods: list[Method] = ["write_partial", "commit_partial", "release"]
+    methods: list[Method] = ["append_partial", "commit_partial", "release"]
     for method in methods:
         d.history.fail(method, RuntimeError("a fault of the store"))
 
