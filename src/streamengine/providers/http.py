@@ -1,0 +1,313 @@
+"""The wire of the providers: one POST an answer, and the events that come back.
+
+A connection of its own for each answer, closed at every ending: none is kept for later. TLS is
+verified, redirects aren't followed, and each wait and each size has a bound.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from ipaddress import ip_address
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, final
+
+import httpx
+
+from fibers import AbortSignal
+
+from ..redact import Secret, redact
+from . import failures
+from .errors import ProviderError
+from .failures import Subject
+from .patience import OutOfPatience, Patience
+from .sse import EventTooLarge, SseDecoder, SseEvent
+
+T = TypeVar("T")
+
+USER_AGENT: Final = "fiberscope"
+
+_EVENT_STREAM: Final = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long and how much a provider waits for and takes."""
+
+    connect_seconds: float = 10.0
+    idle_seconds: float = 120.0
+    """For the next bytes, those of the head included: models think before they speak."""
+    error_seconds: float = 5.0
+    """For the body of a refusal."""
+    late_usage_seconds: float = 1.0
+    """For what comes after the answer's end, which is told without it then."""
+    event_bytes: int = 16 * 1024 * 1024
+    answer_bytes: int = 256 * 1024 * 1024
+    error_bytes: int = 64 * 1024
+
+
+@final
+class Wire:
+    """Where the requests of one provider go.
+
+    ``base_url``: with the version in its path, as vendors give it. Raises ValueError for one that
+    isn't https (or http on loopback), or that holds a user or a password.
+    """
+
+    def __init__(self, base_url: str, *, bounds: Bounds | None = None) -> None:
+        self._base = _checked(base_url)
+        self.bounds = bounds or Bounds()
+        # Once: reading the certificates takes tens of milliseconds.
+        self._tls = httpx.create_ssl_context() if self._base.scheme == "https" else None
+
+    @property
+    def host(self) -> str:
+        """Host and port, for a message."""
+        return self._base.netloc.decode("ascii")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can be at the other end."""
+        return _is_loopback(self._base.host)
+
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        auth: httpx.Auth | None,
+        headers: Mapping[str, str],
+        subject: Subject,
+        signal: AbortSignal,
+    ) -> Exchange:
+        """Ask. Nothing is sent before the exchange is entered."""
+        base = str(self._base).rstrip("/")
+        # How long it may be silent is told by the exchange, which hears of an abort as well.
+        timeout = httpx.Timeout(
+            None, connect=self.bounds.connect_seconds, write=self.bounds.idle_seconds
+        )
+
+        def client() -> httpx.AsyncClient:
+            return httpx.AsyncClient(
+                auth=auth,
+                # Without https there is nothing to verify.
+                verify=self._tls or False,
+                follow_redirects=False,
+                timeout=timeout,
+                # Proxies, for what isn't on this machine.
+                trust_env=not self.is_local,
+            )
+
+        request = httpx.Request(
+            "POST",
+            f"{base}/{path}",
+            content=json_bytes(body),
+            headers={
+                "content-type": "application/json",
+                "accept": _EVENT_STREAM,
+                # A few bytes would unpack to any number.
+                "accept-encoding": "identity",
+                "user-agent": USER_AGENT,
+                **headers,
+            },
+        )
+        return Exchange(client, request, self.bounds, subject, signal)
+
+
+@final
+class Exchange:
+    """One request and the events of its answer.
+
+        async with wire.post(...) as exchange:
+            async for event in exchange: ...
+
+    Entering sends it, and raises ProviderError for every answer that is no stream of events. An
+    abort of the signal raises Aborted out of whatever waits. Leaving closes the connection.
+    """
+
+    def __init__(
+        self,
+        client: Callable[[], httpx.AsyncClient],
+        request: httpx.Request,
+        bounds: Bounds,
+        subject: Subject,
+        signal: AbortSignal,
+    ) -> None:
+        self._make_client = client
+        self._request = request
+        self._bounds = bounds
+        self._subject = subject
+        self._patience = Patience(signal)
+        self._stack = AsyncExitStack()
+        self._chunks: AsyncIterator[bytes] | None = None
+        self._decoder = SseDecoder(limit_bytes=bounds.event_bytes)
+        self._ready: deque[SseEvent] = deque()
+        self._taken_bytes = 0
+        self.ending = False
+        """Set by who has the whole answer: what is still to come has only a short time."""
+
+    async def __aenter__(self) -> Self:
+        self._stack.callback(self._patience.close)
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SseEvent:
+        while not self._ready:
+            chunk = await self._next_chunk()
+            if chunk is None:
+                raise StopAsyncIteration
+            self._taken_bytes += len(chunk)
+            if self._taken_bytes > self._bounds.answer_bytes:
+                raise self._broken(f"sent more than {self._bounds.answer_bytes} bytes")
+            try:
+                self._ready.extend(self._decoder.feed(chunk))
+            except EventTooLarge as error:
+                limit = error.limit_bytes
+            else:
+                continue
+            raise self._broken(f"sent an event of more than {limit} bytes")
+        return self._ready.popleft()
+
+    async def _open(self) -> None:
+        client = await self._stack.enter_async_context(self._make_client())
+        response = await self._within(
+            self._bounds.idle_seconds, client.send(self._request, stream=True)
+        )
+        self._stack.push_async_callback(response.aclose)
+        if response.status_code != 200:
+            body = await self._error_body(response)
+            raise failures.of_status(self._subject, response.status_code, response.headers, body)
+        kind = response.headers.get("content-type", "")
+        if not kind.lower().startswith(_EVENT_STREAM):
+            body = await self._error_body(response)
+            if "json" in kind:
+                # Some say no with a 200.
+                raise failures.of_status(self._subject, 200, response.headers, body)
+            raise self._broken(
+                f"answered with {self._subject.clean(kind) or 'something unnamed'}, not with a "
+                "stream of events. Is the base URL right?"
+            )
+        # Closed with the response.
+        self._chunks = response.aiter_bytes()
+
+    async def _error_body(self, response: httpx.Response) -> bytes:
+        """As much of it as comes in time: the refusal is told in any case."""
+        body = bytearray()
+
+        async def read() -> None:
+            async for chunk in response.aiter_bytes():
+                body.extend(chunk)
+                if len(body) >= self._bounds.error_bytes:
+                    return
+
+        try:
+            await self._within(self._bounds.error_seconds, read())
+        except ProviderError:
+            pass
+        return bytes(body[: self._bounds.error_bytes])
+
+    async def _next_chunk(self) -> bytes | None:
+        assert self._chunks is not None, "the exchange isn't entered"
+        seconds = self._bounds.late_usage_seconds if self.ending else self._bounds.idle_seconds
+        try:
+            return await self._within(seconds, anext(self._chunks, None))
+        except ProviderError:
+            if self.ending:
+                return None
+            raise
+
+    async def _within(self, seconds: float, work: Awaitable[T]) -> T:
+        """Wait for the other side. Raises ProviderError for its failures, Aborted at an abort."""
+        try:
+            return await self._patience.within(seconds, work)
+        except OutOfPatience:
+            failure = self._broken(f"sent nothing for {seconds:g} s")
+        except TimeoutError:
+            failure = self._broken("broke off in the middle")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            failure = failures.of_transport(self._subject, error)
+        # Out here, as what was caught holds the request with its headers: no traceback shall.
+        raise failure
+
+    def _broken(self, what: str) -> ProviderError:
+        return ProviderError("network", f"{self._subject.host} {what}")
+
+
+@final
+class KeyHeader(httpx.Auth):
+    """Puts the key into a header as the request leaves, so that it lies nowhere before."""
+
+    def __init__(self, name: str, key: Secret, *, prefix: str = "") -> None:
+        self._name = name
+        self._key = key
+        self._prefix = prefix
+
+    def sync_auth_flow(self, request: httpx.Request) -> Any:
+        raise RuntimeError("this provider is for asyncio only")
+
+    async def async_auth_flow(
+        self, request: httpx.Request
+    ) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        request.headers[self._name] = self._prefix + self._key.reveal()
+        yield request
+
+
+def cleaner(key: Secret | None) -> Callable[[str], str]:
+    """Takes ``key``, and what looks like one, out of a text."""
+    secrets = () if key is None else (key,)
+    return lambda text: redact(text, secrets)
+
+
+def json_bytes(body: Mapping[str, Any]) -> bytes:
+    """A JSON text. Half of an emoji that was cut in two, which no UTF-8 has, becomes U+FFFD."""
+    text = json.dumps(body, ensure_ascii=False, allow_nan=False, default=str)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _checked(base_url: str) -> httpx.URL:
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL:
+        raise ValueError("the base URL is no URL") from None
+    # None of these messages has the URL in it: it may hold a password.
+    if url.userinfo:
+        raise ValueError(
+            "the base URL holds a user or a password: keys come from the environment or a file"
+        )
+    if not url.host or url.scheme not in ("https", "http"):
+        raise ValueError("a base URL begins with https:// and a host")
+    if url.scheme == "http" and not _is_loopback(url.host):
+        raise ValueError(
+            f"the base URL of {url.host} isn't https: others could read what is said"
+        )
+    return url.copy_with(query=None, fragment=None)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
