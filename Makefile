@@ -19,7 +19,7 @@ CODE := $(wildcard src tests tools bench examples docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help announce run test check bench native conformance coverage spec mutation drill flake lock docs clean base dev local
+.PHONY: help announce run test check bench native conformance coverage spec mutation drill chaos flake lock docs clean base dev local
 
 help:
 	@echo "run    serve with the local model        test   the whole suite (no model, no network)"
@@ -30,6 +30,7 @@ help:
 	@echo "conformance  CPython's and anyio's own tests, with the task factory"
 	@echo "coverage  branch coverage of src/fibers, with what is missing"
 	@echo "drill  the server, ended in every way   docs   the pages, in build/docs"
+	@echo "chaos  ten thousand seeds of hostile providers, stops, closes and crashes"
 	@echo "lock   the lock files, anew              clean  remove all that was built"
 
 # ------------------------------------------------------------------------------- environments
@@ -109,6 +110,9 @@ spec: dev
 
 drill: dev local
 	$(BIN)/python -m tools.drill
+
+chaos: dev
+	@$(BIN)/python -m tools.chaos $(ARGS)
 
 flake: dev
 	$(BIN)/python -m tools.flake --runs $(RUNS)

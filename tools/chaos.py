@@ -1,0 +1,100 @@
+"""`make chaos`: seeds of tests/chaos by the thousand, on all cores; prints what happened in them.
+
+Exit status 1 where a seed breaks a promise; each is named with its failure and can be replayed
+alone: `make chaos ARGS="--seed 17"`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import logging
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from fibers.testing.exploring import run_on_test_loop
+from tests.chaos.scenario import Counts, run_seed
+
+BATCH_SEEDS: Final = 50
+SHOWN_FAILURES: Final = 5
+
+
+def play(first: int, count: int) -> tuple[Counts, list[tuple[int, str]]]:
+    """Some seeds in a row, each in a directory of its own that goes with it."""
+    structlog.configure(processors=[_drop])
+    logging.disable(logging.CRITICAL)
+    total = Counts()
+    failures: list[tuple[int, str]] = []
+    for seed in range(first, first + count):
+
+        async def one(seed: int = seed) -> None:
+            with tempfile.TemporaryDirectory(prefix="chaos-") as place:
+                total.merge(await run_seed(seed, Path(place)))
+
+        try:
+            run_on_test_loop(one, seed=seed)
+        except Exception:  # noqa: BLE001  # the other seeds shall be tried all the same
+            failures.append((seed, traceback.format_exc(limit=-6)))
+    return total, failures
+
+
+def _drop(_logger: object, _method: str, _event: object) -> str:
+    raise structlog.DropEvent
+
+
+def batches(first: int, count: int) -> Iterator[tuple[int, int]]:
+    """First seed and number of each batch."""
+    for start in range(first, first + count, BATCH_SEEDS):
+        yield start, min(BATCH_SEEDS, first + count - start)
+
+
+def main() -> int:
+    """Exit status 0 where every seed kept every promise."""
+    parser = argparse.ArgumentParser(prog="tools.chaos", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many (10 000)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--seed", type=int, help="only this one, here, with its log")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="one a core")
+    options = parser.parse_args()
+    if options.seed is not None:
+        return _replay(options.seed)
+    began = time.monotonic()
+    total = Counts()
+    failures: list[tuple[int, str]] = []
+    with concurrent.futures.ProcessPoolExecutor(options.workers) as pool:
+        jobs = [pool.submit(play, *batch) for batch in batches(options.first, options.seeds)]
+        for done in concurrent.futures.as_completed(jobs):
+            counts, failed = done.result()
+            total.merge(counts)
+            failures += failed
+    ends = ", ".join(f"{count} {kind}" for kind, count in sorted(total.ends.items()))
+    print(
+        f"{total.seeds} seeds in {time.monotonic() - began:.0f} s: {total.streams} streams ended "
+        f"({ends}), {total.crashes} crashes, {total.closes} closes of the app scope,"
+        f" {total.rows} rows read back"
+    )
+    for seed, text in sorted(failures)[:SHOWN_FAILURES]:
+        print(f'\nseed {seed} (make chaos ARGS="--seed {seed}")\n{text}')
+    print(f"{len(failures)} seeds broke a promise")
+    return 1 if failures else 0
+
+
+def _replay(seed: int) -> int:
+    async def one() -> None:
+        with tempfile.TemporaryDirectory(prefix="chaos-") as place:
+            print(await run_seed(seed, Path(place)))
+
+    run_on_test_loop(one, seed=seed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
