@@ -168,13 +168,16 @@ class RetryManager:
     def set_enabled(self, enabled: bool) -> None:
         """Turn the retries on or off. Off calls off what is pending, and says so."""
         self._enabled = enabled
-        if enabled:
-            return
+        if not enabled:
+            self.call_off(DISABLED)
+
+    def call_off(self, reason: str) -> None:
+        """Somebody has stopped it: what is pending is called off, and that is told."""
         had_any = self._pending or self._attempt > 0
         self._stop()
         self._attempt = 0
         if had_any:
-            self._abandon(DISABLED)
+            self._abandon(reason)
 
     def _stop(self) -> None:
         series, self._series = self._series, None

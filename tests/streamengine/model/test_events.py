@@ -7,6 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from streamengine.model import (
+    AutoRetryAbandonedEvent,
+    AutoRetryScheduledEvent,
+    AutoRetryStartingEvent,
     ErrorEvent,
     Event,
     ReasoningDeltaEvent,
@@ -15,6 +18,7 @@ from streamengine.model import (
     StreamAbortEvent,
     StreamDeltaEvent,
     StreamEndEvent,
+    StreamLifecycleEvent,
     StreamStartEvent,
     TextPart,
     ToolCallDeltaEvent,
@@ -53,6 +57,14 @@ EVENTS: list[Event] = [
     ),
     StreamAbortEvent(workspace_id="ws", message_id="m", abort_reason="user"),
     ErrorEvent(workspace_id="ws", message_id="m", error="no", error_type="network"),
+    StreamLifecycleEvent(
+        workspace_id="ws", message_id="m", phase="streaming", had_any_output=False
+    ),
+    AutoRetryScheduledEvent(
+        workspace_id="ws", message_id="m", attempt=1, delay_ms=1000, scheduled_at_ms=1
+    ),
+    AutoRetryStartingEvent(workspace_id="ws", message_id="m", attempt=1),
+    AutoRetryAbandonedEvent(workspace_id="ws", message_id="m", reason="quota"),
 ]
 
 
