@@ -72,7 +72,8 @@ class _Region(AbstractContextManager["Restore"]):
         self._handled = fiber._icause is not None and not fiber._pend
         self._delivered = fiber._delivered
         self._mark = None
-        if fiber.get_coro() is fiber._stack[-1]:
+        stack = fiber._stack
+        if stack and fiber.get_coro() is stack[-1]:
             self._mark = fiber._mark()
             self._mark.enter(self)
         fiber._own_rare().region = self
@@ -96,9 +97,8 @@ class _Region(AbstractContextManager["Restore"]):
         self._leave(fiber)
         self._rearm(fiber)
         del self._face, self._outer
-        if exc is not None and interrupt_of(exc) is not None and not fiber._mask:
+        if mark and exc and interrupt_of(exc) is not None and not fiber._mask:
             # It is on its way out: thrown once, not again in the cleanup that follows.
-            mark = mark or fiber._mark()
             fiber._deliver(mark, mark.own or fiber._own_cause())
         elif fiber._pend and not fiber._mask:
             fiber._attn = True
@@ -141,10 +141,11 @@ class _Restored(AbstractContextManager[None]):
             raise RuntimeError("restore() of a region that is not the innermost open one")
         if fiber._pend and not region._mask:
             own = fiber._own_cause()
-            mark = region._mark or fiber._mark()
             exc = interrupt_error(own.reasons[0])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a fiber's own cause holds interrupts only
-            mark.exc, mark.cause, mark.own = exc, own, own
-            mark.rearm = True
+            mark = region._mark
+            if mark is not None:
+                mark.exc, mark.cause, mark.own = exc, own, own
+                mark.rearm = True
             fiber._delivered += 1
             raise exc
         self._mask = fiber._mask

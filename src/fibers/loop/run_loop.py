@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import sys
+from asyncio import CancelledError
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -260,7 +261,10 @@ class FiberCore(WithBodies):
         return DONE
 
     def _defect(self, exc: BaseException) -> Any:
-        """A callback raised: a defect (EX6)."""
+        """A callback raised: a defect (EX6), unless it is what a restore() raised in it."""
+        if isinstance(exc, CancelledError) and self._is_own(exc):
+            self._cause = self._own_cause()
+            return FAIL
         tb = user_part(exc.__traceback__)
         forget_traceback(exc)
         self._cause = Cause((Die(exc, tb),))

@@ -1,0 +1,59 @@
+"""Failures that an owner tells of at its end, and a signal that arrives at one."""
+
+from __future__ import annotations
+
+import pytest
+
+import fibers as fb
+from fibers import Effect
+from tests.probes.kit_f import Boom, note, unhandled_failures
+from tests.regressions.test_interrupts import run_apart
+
+pytestmark = pytest.mark.lifecycle
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "parallel"])
+async def test_a_close_that_has_finalizers_to_run_reports_unseen_failures(strategy: str) -> None:
+    """PD8: the owner's end is the last moment, also for who keeps the fiber."""
+    log: list[str] = []
+    with unhandled_failures() as seen:
+        scope = fb.Scope(strategy)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # one of the two, as a parameter
+        await scope.add_finalizer(lambda _: note(log, "finalizer"))
+        fiber = scope.fork(Effect.die(Boom()), start_immediately=True)
+        before = len(seen)
+        await scope.close()
+        told = [id_ for id_, _ in seen]
+
+    assert log == ["finalizer"]
+    assert before == 0
+    assert told == [fiber.id]
+
+
+def test_a_signal_that_arrives_as_a_fiber_ends_stops_the_run() -> None:
+    """PD7: a KeyboardInterrupt is raised between any two lines, also behind the last of a fiber."""
+    program = """
+        import _thread, signal
+        import fibers as fb
+        from fibers import Effect
+
+        class Rings:
+            # The signal is there when the fiber lets go of this observer, and is seen as the next
+            # line begins.
+            __del__ = _thread.interrupt_main
+
+            def __call__(self, exit):
+                print("told")
+
+        async def main():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            fiber = await Effect.yield_now().fork_detach()
+            fiber.add_observer(Rings())
+            await Effect.never()
+
+        try:
+            fb.run(Effect.promise(main))
+        except KeyboardInterrupt:
+            print("stopped")
+    """
+
+    assert run_apart(program).stdout == "told\nstopped\n"

@@ -1,0 +1,145 @@
+"""Regions whose end no `with` block sees to, and parts of a region that are cut again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from typing import Any, Never
+
+import pytest
+
+import fibers as fb
+from fibers import Effect
+from tests.probes.kit_f import collector_off, endless, interrupted, running_fiber
+
+pytestmark = pytest.mark.lifecycle
+
+
+async def test_two_regions_left_open_are_both_closed() -> None:
+    """PD17: the mask of outside comes back, not that of the outer one of the two."""
+
+    @fb.effect
+    async def leaky() -> None:
+        fb.uninterruptible().__enter__()
+        fb.uninterruptible().__enter__()
+
+    fiber = fb.run_fork(leaky().catch_defect(lambda _: endless()))
+    fiber.interrupt_unsafe(by=7)
+
+    assert fiber.poll() == interrupted(by=7)
+
+
+async def test_after_two_regions_left_open_the_task_of_outside_is_current() -> None:
+    """PD11: what is cancelled there reaches what runs there."""
+    tasks: list[Any] = []
+
+    @fb.effect
+    async def leaky() -> None:
+        fb.uninterruptible().__enter__()
+        fb.uninterruptible().__enter__()
+
+    @fb.effect
+    async def outer() -> None:
+        tasks.append(asyncio.current_task())
+        await leaky().exit()
+        tasks.append(asyncio.current_task())
+
+    await fb.run_fork(outer()).exit()
+
+    assert tasks[0] is tasks[1]
+
+
+def interrupted_in_a_callback(log: list[str]) -> Effect[None, Never]:
+    """A callback that interrupts its own fiber and then restores a part of a region."""
+
+    def callback() -> None:
+        running_fiber().interrupt_unsafe(by=7)
+        with fb.uninterruptible() as restore:
+            log.append("region")
+            with restore():
+                log.append("restored")
+
+    return Effect.sync(callback)
+
+
+async def test_a_restore_in_a_callback_raises_the_pending_interrupt() -> None:
+    """PD17, IN21: it is the fiber's interrupt all the same, and no defect of the callback."""
+    log: list[str] = []
+
+    alone = await fb.run_fork(interrupted_in_a_callback(log)).exit()
+    followed = await fb.run_fork(interrupted_in_a_callback(log).map(log.append)).exit()
+
+    assert log == ["region", "region"]
+    assert [alone, followed] == [interrupted(by=7), interrupted(by=7)]
+
+
+async def test_a_body_cleans_up_after_a_callback_in_which_a_restore_raised() -> None:
+    """PD2: what goes through the body is its interrupt, which cuts no cleanup."""
+    log: list[str] = []
+
+    async def body() -> None:
+        try:
+            await interrupted_in_a_callback(log)
+        finally:
+            await asyncio.sleep(0)
+            log.append("cleaned")
+
+    exit = await fb.run_fork(Effect.promise(body)).exit()
+
+    assert log == ["region", "cleaned"]
+    assert exit == interrupted(by=7)
+
+
+async def test_a_callback_may_swallow_what_a_restore_raised_but_not_the_interrupt() -> None:
+    """PD17: it lands behind the callback."""
+    log: list[str] = []
+
+    def callback() -> None:
+        running_fiber().interrupt_unsafe(by=7)
+        with fb.uninterruptible() as restore:
+            try:
+                with restore():
+                    log.append("restored")
+            except asyncio.CancelledError:
+                log.append("swallowed")
+
+    exit = await fb.run_fork(Effect.sync(callback).map(log.append)).exit()
+
+    assert log == ["swallowed"]
+    assert exit == interrupted(by=7)
+
+
+async def test_a_body_under_a_mask_is_cut_in_each_of_its_holes() -> None:
+    """IN12, PD3: also in the second, where it has swallowed what cut the first."""
+    log: list[str] = []
+
+    async def body() -> None:
+        for hole in (endless(), Effect.yield_now()):
+            try:
+                await hole.interruptible()
+                log.append("went on")
+            except asyncio.CancelledError:
+                log.append("cut")
+
+    fiber = fb.run_fork(Effect.promise(body).uninterruptible())
+    fiber.interrupt_unsafe(by=7)
+
+    assert log == ["cut", "cut"]
+    assert fiber.poll() == interrupted(by=7)
+
+
+async def test_who_keeps_the_task_of_a_region_does_not_keep_the_fiber() -> None:
+    """PD13: as with a mask made by a combinator."""
+    kept: list[Any] = []
+
+    async def body() -> None:
+        with fb.uninterruptible():
+            kept.append(asyncio.current_task())
+
+    with collector_off():
+        fiber = fb.run_fork(Effect.promise(body))
+        gone = weakref.ref(fiber)
+        del fiber
+        alive = gone() is not None
+
+    assert not alive
