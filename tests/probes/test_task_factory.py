@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import collections.abc
 import contextvars
 import gc
 import logging
 import tracemalloc
 import warnings
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,6 +76,39 @@ async def test_what_create_task_gives_is_the_inner_task_of_its_fiber() -> None:
     assert fiber == task
     assert hash(task) == hash(fiber)
     assert task != object()
+
+
+@pytest.mark.spec("TF2")
+async def test_a_hosted_task_tells_its_context_on_every_python() -> None:
+    """As a Task does since 3.12: the one that was given, else a copy of its creator's."""
+    variable = contextvars.ContextVar("variable", default="unset")
+    given = contextvars.copy_context()
+    given.run(variable.set, "given")
+    variable.set("creator's")
+
+    async with Scope("parallel") as scope:
+        with hosting(scope):
+            copied, took = task_of(turns(1)), task_of(turns(1), context=given)
+            variable.set("later")
+
+    assert copied.get_context()[variable] == "creator's"
+    assert took.get_context() is given
+
+
+@pytest.mark.spec("TF2")
+async def test_no_name_leaves_a_hosted_task_its_own() -> None:
+    """3.13.0's create_task names each task that a factory made, also with None."""
+    async with Scope("parallel") as scope:
+        with hosting(scope):
+            task = task_of(turns(1))
+            given = task.get_name()
+            task.set_name(None)
+            kept = task.get_name()
+            task.set_name(7)
+
+    assert given.startswith("Task-")
+    assert kept == given
+    assert task.get_name() == "7"
 
 
 @pytest.mark.spec("TF2")
@@ -403,6 +438,74 @@ async def test_a_cleanup_that_the_close_waits_for_may_create_tasks() -> None:
     assert scope.finalizer_count == 0
 
 
+@pytest.mark.spec("TF4", "TF7")
+async def test_a_cleanup_that_the_close_waits_for_may_start_tasks_eagerly() -> None:
+    """As one with ordinary tasks: what has not ended with its first segment is a child."""
+    log = list[object]()
+    scope = Scope("parallel")
+    factory = fb.task_factory(scope=scope)
+    loop = asyncio.get_running_loop()
+
+    async def ends_at_once() -> str:
+        return "at once"
+
+    async def body() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            log.append(await factory(loop, ends_at_once(), eager_start=True))
+            factory(loop, sleeps(log, "left behind"), eager_start=True)
+            await turns(2)
+            log.append("cleaned up")
+
+    factory(loop, body(), eager_start=True)
+    await scope.close()
+    log.append("closed")
+
+    assert log == [
+        "at once",
+        "cleaned up",
+        "left behind cancelled",
+        "left behind cleaned",
+        "closed",
+    ]
+    assert scope.finalizer_count == 0
+
+
+@pytest.mark.spec("TF4", "FO1")
+async def test_in_a_closed_scope_a_coroutine_of_another_make_is_closed_too() -> None:
+    """Anything with send, throw and close, as Cython's: no step of it runs."""
+    log = list[str]()
+
+    class Like:
+        def send(self, _value: object) -> None:
+            log.append("send")
+
+        def throw(self, *_exc: object) -> None:
+            log.append("throw")
+
+        def close(self) -> None:
+            log.append("close")
+
+        def __await__(self) -> Any:
+            return self
+
+    coroutines: Any = collections.abc.Coroutine
+    coroutines.register(Like)
+    scope = Scope("parallel")
+    await scope.close()
+    with hosting(scope):
+        like: Any = Like()
+        task = task_of(like)
+        await turns(2)
+    cancelled = task.cancelled()
+    del task
+    gc.collect()
+
+    assert cancelled
+    assert set(log) == {"close"}
+
+
 @pytest.mark.spec("TF4")
 async def test_a_dropped_async_generator_is_cleaned_up_after_the_close() -> None:
     """The loop creates a task for it."""
@@ -585,6 +688,27 @@ async def test_a_retrieved_failure_is_not_told_when_the_collector_takes_it(
             gc.collect()
 
     assert told == []
+
+
+@pytest.mark.spec("TF5", "PD8")
+async def test_a_failure_in_a_cycle_is_told_once_when_the_collector_takes_it(
+    told: list[tuple[fb.Fiber[Any, Any], fb.Cause[Any]]],
+) -> None:
+    """The traceback holds the body's frame, which holds the task: fiber and task go at once."""
+
+    async def body() -> None:
+        me = asyncio.current_task()
+        await asyncio.sleep(0)
+        raise Boom(me)
+
+    async with Scope("parallel") as scope:
+        with hosting(scope):
+            task_of(body())
+            await turns(3)
+            gc.collect()
+        at_once = len(told)
+
+    assert at_once == len(told) == 1
 
 
 @pytest.mark.spec("TF5", "PD8")
@@ -966,6 +1090,89 @@ async def test_a_task_settled_past_its_own_methods_takes_no_more_steps() -> None
     assert value == "forced"
     assert [message.partition(":")[0] for message in told] == ["__step()"]
     assert scope.finalizer_count == 0
+
+
+@pytest.mark.spec("TF8", "AT20")
+def test_a_done_callback_that_the_loop_refuses_does_not_stop_the_end() -> None:
+    """Debug mode takes no coroutine function for a callback: the loop is told, the fiber ends."""
+    told = list[dict[str, Any]]()
+    scope = Scope("parallel")
+
+    async def not_a_callback(_task: object) -> None:
+        """Whoever wrote it meant a plain function."""
+
+    async def main() -> tuple[str, int]:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, what: told.append(what))
+        with hosting(scope):
+            task = task_of(turns(1))
+            task.add_done_callback(not_a_callback)
+            await turns(4)
+        return task.result() or "ended", scope.finalizer_count
+
+    with asyncio.Runner(debug=True) as runner:
+        ended = runner.run(main())
+
+    assert ended == ("ended", 0)
+    (what,) = told
+    assert what["message"] == "a done callback was lost"
+    assert isinstance(what["exception"], TypeError)
+    assert "source_traceback" in what
+
+
+@pytest.mark.spec("TF8")
+def test_a_task_interrupted_after_its_loop_was_closed_ends_in_silence() -> None:
+    """Nobody can call its done callbacks any more; the loop has nothing to be told."""
+    told = list[dict[str, Any]]()
+    scope = Scope("parallel")
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _loop, what: told.append(what))
+    task = fb.task_factory(scope=scope)(loop, sleeps([], "left", 0))
+    task.add_done_callback(told.append)
+    loop.run_until_complete(turns(2))
+    fiber = fiber_of(task)
+    loop.close()
+    fiber.interrupt_unsafe(by=7)
+
+    assert task.cancelled()
+    assert fiber.done()
+    assert scope.finalizer_count == 0
+    assert told == []
+
+
+@pytest.mark.spec("TF8")
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("on_purpose", [False, True])
+def test_a_task_that_goes_with_its_loop_is_told_of_as_asyncio_does(
+    debug: bool, on_purpose: bool
+) -> None:
+    """"Task was destroyed but it is pending!", unless whoever dropped it said that he means to."""
+    told = list[dict[str, Any]]()
+
+    def leave_one_behind() -> None:
+        loop = asyncio.new_event_loop()
+        loop.set_debug(debug)
+        loop.set_exception_handler(lambda _loop, what: told.append(what))
+        task = fb.task_factory(scope=Scope("parallel"))(loop, asyncio.sleep(3600))
+        if on_purpose:
+            task._log_destroy_pending = False
+        loop.run_until_complete(turns(2))
+        loop.close()
+
+    leave_one_behind()
+    gc.collect()
+
+    pending = "Task was destroyed but it is pending!"
+    assert [what["message"] for what in told] == ([] if on_purpose else [pending])
+    assert all(("source_traceback" in what) == debug for what in told)
+
+
+async def test_something_that_is_no_loop_is_refused() -> None:
+    """As by a task of asyncio's, and the task that was not made has nothing to say when it goes."""
+    coro = turns(1)
+    with pytest.raises(AttributeError, match="get_debug"):
+        fb.task_factory(scope=Scope())(SimpleNamespace(), coro)  # type: ignore[arg-type]
+    coro.close()
+    gc.collect()
 
 
 # ---- on other loops

@@ -444,18 +444,53 @@ async def what_a_coroutine_can_get_wrong(log: Log) -> None:
     async def itself() -> None:
         await me()
 
+    class YieldsAFuture:
+        def __await__(self) -> Any:
+            yield asyncio.get_running_loop().create_future()
+
+    async def bare_future() -> None:
+        await YieldsAFuture()
+
     other = asyncio.new_event_loop()
     gate = other.create_future()
 
     async def other_loop() -> None:
         await gate
 
-    for make in (bad_yield, itself, other_loop):
+    for make in (bad_yield, itself, bare_future, other_loop):
         try:
             await task_of(make(), name=make.__name__)
         except RuntimeError as exc:
             log.append(str(exc).partition("<")[0])
     other.close()
+
+
+@scenario
+async def an_await_driven_by_hand(log: Log) -> None:
+    """Sent on before the task has ended: a word of asyncio's, and no value."""
+    task = task_of(noting(log, "a"))
+    steps = task.__await__()
+    log.append(next(steps) is task)
+    try:
+        next(steps)
+    except RuntimeError as exc:
+        log.append(str(exc))
+    task._asyncio_future_blocking = False
+    await task
+
+
+@scenario
+async def the_outcome_of_a_cancelled_task(log: Log) -> None:
+    """CancelledError with its message, from result() and from exception()."""
+    for name in ("result", "exception"):
+        task = task_of(noting(log, name))
+        await turns(1)
+        task.cancel("enough")
+        await asyncio.wait([task])
+        try:
+            log.append(getattr(task, name)())
+        except asyncio.CancelledError as exc:
+            log.append((name, exc.args))
 
 
 @scenario
@@ -526,6 +561,54 @@ async def a_coroutine_that_is_none_of_pythons(log: Log) -> Any:
     await turns(1)
     task.cancel("after")
     await ends(log, task)
+
+
+@scenario
+async def a_future_of_another_make(log: Log) -> None:
+    """It keeps its callbacks in a set: a step is hashable, and equal to itself alone."""
+
+    class Gate:
+        def __init__(self) -> None:
+            self._loop = asyncio.get_running_loop()
+            self._asyncio_future_blocking = False
+            self.callbacks = dict[Any, contextvars.Context]()
+
+        def add_done_callback(self, f: Any, *, context: contextvars.Context) -> None:
+            self.callbacks[f] = context
+
+        def remove_done_callback(self, f: Any) -> int:
+            return 0 if self.callbacks.pop(f, None) is None else 1
+
+        def get_loop(self) -> asyncio.AbstractEventLoop:
+            return self._loop
+
+        def cancel(self, msg: object = None) -> bool:
+            return False
+
+        def result(self) -> None:
+            return None
+
+        def __await__(self) -> Any:
+            self._asyncio_future_blocking = True
+            return (yield self)
+
+        def open(self) -> None:
+            while self.callbacks:
+                f, context = self.callbacks.popitem()
+                self._loop.call_soon(f, self, context=context)
+
+    gate = Gate()
+
+    async def passes(name: str) -> None:
+        await gate
+        log.append(name)
+
+    tasks = [task_of(passes(name)) for name in "ab"]
+    await turns(2)
+    log.append(len(gate.callbacks))
+    gate.open()
+    for task in tasks:
+        await task
 
 
 @pytest.mark.spec("TF1", "PD11")
