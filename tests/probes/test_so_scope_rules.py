@@ -395,6 +395,40 @@ async def test_a_close_waits_for_a_masked_fiber(
     assert log == ["start", "end", "closed"]
 
 
+@pytest.mark.spec("SO6", "SO2", "PD16")
+@pytest.mark.parametrize("levels", [0, 30])
+@pytest.mark.parametrize(
+    ("strategy", "order"),
+    [
+        ("sequential", ["3", "end masked", "start2", "end2", "start1", "end1"]),
+        ("parallel", ["3", "start2", "start1", "end masked", "end2", "end1"]),
+    ],
+)
+async def test_a_close_inside_many_immediate_forks_ends_all_in_the_same_order(
+    rt: fb.Runtime, clock: TestClock, strategy: Strategy, order: list[str], levels: int
+) -> None:
+    """Near the top what it ends runs on its own stack, deeper down by the trampoline."""
+    log: list[str] = []
+    scope = Scope(strategy)
+    masked = fb.sleep(1.0).flat_map(lambda _: say(log, "end masked")).uninterruptible()
+    await add(rt, scope, slow(log, "1"))
+    await rt.run(Effect.never().ensuring(slow(log, "2")).fork_in(scope, start_immediately=True))
+    await rt.run(masked.fork_in(scope, start_immediately=True))
+    await add(rt, scope, say(log, "3"))
+
+    def inside(level: int) -> Effect[None]:
+        if level == 0:
+            return scope.close()
+        below = Effect.suspend(lambda: inside(level - 1)).fork_child(start_immediately=True)
+        return below.flat_map(lambda fiber: fiber.join())
+
+    fiber = rt.run_fork(inside(levels))
+    await pass_time(rt, clock)
+
+    assert log == order
+    assert peek(fiber) == "ok(None)"
+
+
 # ---- who closes
 
 
