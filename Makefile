@@ -15,6 +15,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --qui
 # With a progress bar, for who waits at a terminal.
 PIP_SHOWN := $(BIN)/python -m pip --disable-pip-version-check --no-input install --progress-bar on
 COVERED := $(addprefix tests/,probes regressions app testing_kit interop)
+# What runs the same lines thousands of times, which takes a tracer minutes each and shows it no more.
+UNTRACED := $(wildcard $(addprefix tests/,probes/*sweeps.py \
+	$(patsubst %,regressions/test_%.py,depth flat_memory fuzz native native_twins)))
 CODE := $(wildcard src tests tools bench examples docs/conf.py)
 
 .DEFAULT_GOAL := help
@@ -98,7 +101,8 @@ conformance: dev
 # Of the pure modules, also where native ones have been built: a tracer sees nothing of those.
 coverage: dev
 	@rm -rf build/coverage && mkdir -p build/coverage
-	FIBERS_PURE=1 $(BIN)/coverage run -m pytest -p tools.traced $(COVERED) -q --no-spec-claims $(ARGS)
+	FIBERS_PURE=1 $(BIN)/coverage run -m pytest -p tools.traced $(COVERED) \
+		$(addprefix --ignore=,$(UNTRACED)) -q --no-spec-claims --timeout 600 $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 

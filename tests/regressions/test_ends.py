@@ -181,6 +181,99 @@ async def test_a_wait_given_up_leaves_nothing_on_a_fiber_of_another_loop() -> No
     assert counts == [0]
 
 
+class Elsewhere:
+    """A fiber in a loop of another thread, which ends when this side says so."""
+
+    def __init__(self) -> None:
+        self.fibers: list[fb.Fiber[str, Any]] = []
+        self.gates: list[asyncio.Future[str]] = []
+        self._up = threading.Event()
+        self._held = threading.Event()
+        self._goes_on = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self._thread.start()
+        self._up.wait(5)
+
+    async def _main(self) -> None:
+        gate = asyncio.get_running_loop().create_future()
+
+        async def body() -> str:
+            value: str = await gate
+            return value
+
+        self.gates.append(gate)
+        self.fibers.append(fb.run_fork(Effect.promise(body)))
+        self._up.set()
+        await self.fibers[0].exit()
+
+    def end_and_hold(self) -> None:
+        """The fiber's end is the next thing there, and that thread waits before it."""
+
+        def hold() -> None:
+            self.gates[0].set_result("value")
+            self._held.set()
+            self._goes_on.wait(5)
+
+        self.gates[0].get_loop().call_soon_threadsafe(hold)
+        self._held.wait(5)
+
+    async def let_go_on(self) -> None:
+        """The thread goes on to its end."""
+        self._goes_on.set()
+        await asyncio.to_thread(self._thread.join)
+
+    async def observed_by(self, count: int) -> None:
+        """Wait until so many observers have arrived."""
+        loop = self.gates[0].get_loop()
+
+        async def look() -> int:
+            return len(self.fibers[0]._observers or ())
+
+        while True:
+            looked = asyncio.run_coroutine_threadsafe(look(), loop)
+            if await asyncio.wrap_future(looked) >= count:
+                return
+
+
+async def test_a_join_of_a_fiber_that_ends_before_its_loop_hears_of_it_gets_the_value() -> None:
+    """AT16: the asking and the end cross on the way."""
+    there = Elsewhere()
+    there.end_and_hold()
+    waiter = fb.run_fork(there.fibers[0].join())
+    await there.let_go_on()
+
+    assert await waiter.exit() == fb.Success("value")
+
+
+async def test_a_wait_given_up_while_the_other_loop_tells_of_the_end_stays_given_up() -> None:
+    """AT16: the end comes too late for the one that left; who stayed has the value."""
+    there = Elsewhere()
+    leaves = fb.run_fork(there.fibers[0].join())
+    await there.observed_by(2)  # the other is the thread's own
+    there.end_and_hold()
+    leaves.interrupt_unsafe(by=7)
+    await there.let_go_on()
+    await turns()
+
+    assert leaves.poll() == fb.Failure(fb.Cause([fb.Interrupt(7)]))
+    assert there.fibers[0].poll() == fb.Success("value")
+
+
+async def test_of_two_waits_in_one_loop_only_the_one_given_up_is_taken_back() -> None:
+    """AT16, PD13: the other loop knows them apart."""
+    there = Elsewhere()
+    stays = fb.run_fork(there.fibers[0].join())
+    leaves = fb.run_fork(there.fibers[0].join())
+    await there.observed_by(3)
+    leaves.interrupt_unsafe(by=7)
+    there.end_and_hold()
+    observers = len(there.fibers[0]._observers or ())
+    await there.let_go_on()
+
+    assert observers == 2
+    assert await stays.exit() == fb.Success("value")
+
+
 async def test_a_failure_that_an_interrupted_await_all_never_saw_reaches_the_hook() -> None:
     """PD8: waiting is not yet observing, as for join, exit and join_all."""
     reported: list[str] = []

@@ -209,7 +209,7 @@ async def test_an_interrupt_caught_in_restore_is_pending_after_the_region_also_t
     assert log == ["first", "second", "after the region"]
 
 
-def run_apart(program: str, seconds: float = 4.0) -> subprocess.CompletedProcess[str]:
+def run_apart(program: str, seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
     """Run a program that may never end: a fiber that spins can't be stopped from inside."""
     started = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program)],

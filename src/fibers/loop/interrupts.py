@@ -195,9 +195,13 @@ class Interruptible(FiberState):
     _interrupt_here = _interrupt_here  # a method, and by its own name for the twin
 
     def _elsewhere(self, f: Callable[[], None]) -> None:
-        """Call ``f`` in the loop of this fiber, which is not the one that runs here."""
+        """Call ``f`` in the loop of this fiber, which is not the one that runs here. At once where
+        that was closed, or never was (run_sync): nobody else touches the fiber.
+        """
         loop = self._queue.loop
-        if loop is not None and not loop.is_closed():
+        if loop is None or loop.is_closed():
+            f()
+        else:
             loop.call_soon_threadsafe(f)
 
     def _cancel_inner(self, face: InnerTask, msg: object) -> None:

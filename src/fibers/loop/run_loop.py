@@ -222,6 +222,8 @@ class FiberCore(WithBodies):
                 # asyncio's own order: cancel what is awaited, go on when that has ended.
                 if self._wait.cancel(msg=face._msg):
                     face._must = False
+                else:
+                    self._attn = True  # it is as good as done: thrown when the fiber is woken
                 return value
             face._must = False
             cause = Cause((TaskCancel(face._make_cancelled_error()),))
