@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import fibers as fb
-from bench.measure import Row, cpu_us, in_fiber, in_task
+from bench.measure import MANY_ROUNDS, Row, cpu_us, in_fiber, in_task
 
 VALUE = 1
 
@@ -144,7 +144,7 @@ async def _await_value(n: int) -> float:
 
 
 _TASK = "create_task + await"
-_SIZE = 4_000
+_SIZE = 2_000
 
 EDGE = [
     Row(
@@ -157,6 +157,7 @@ EDGE = [
         in_task(task_and_await),
         bar=0.45,
         aim=0.25,
+        rounds=MANY_ROUNDS,
     ),
     Row(
         "edge-scope-fork",
@@ -168,6 +169,7 @@ EDGE = [
         in_task(task_and_await),
         bar=0.45,
         aim=0.25,
+        rounds=MANY_ROUNDS,
     ),
 ]
 
@@ -182,6 +184,7 @@ ONE_BY_ONE = [
         in_task(task_and_await),
         bar=0.5,
         aim=0.25,
+        rounds=MANY_ROUNDS,
     ),
     Row(
         "join-deferred",
@@ -193,6 +196,7 @@ ONE_BY_ONE = [
         in_task(task_and_await),
         bar=0.6,
         aim=0.35,
+        rounds=MANY_ROUNDS,
     ),
     Row(
         "hop-immediate",
@@ -204,6 +208,7 @@ ONE_BY_ONE = [
         in_task(hopping_task_and_await),
         bar=0.9,
         aim=0.65,
+        rounds=MANY_ROUNDS,
     ),
     Row(
         "hop-deferred",
@@ -215,6 +220,7 @@ ONE_BY_ONE = [
         in_task(hopping_task_and_await),
         bar=0.9,
         aim=0.65,
+        rounds=MANY_ROUNDS,
     ),
 ]
 
@@ -229,6 +235,7 @@ AWAITED = [
         in_task(task_and_await),
         bar=0.2,
         aim=0.08,
+        rounds=MANY_ROUNDS,
     ),
     Row(
         "await-value",
@@ -240,5 +247,6 @@ AWAITED = [
         in_task(task_and_await),
         bar=0.2,
         aim=0.08,
+        rounds=MANY_ROUNDS,
     ),
 ]

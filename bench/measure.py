@@ -29,6 +29,10 @@ BUILD: Final[Literal["pure", "native"]] = "pure" if speed is None else "native"
 """What is measured: the Python modules alone, or with the compiled twin."""
 ROUNDS: Final = 7
 """Samples of each side, the warm-up not counted."""
+MANY_ROUNDS: Final = 21
+"""The same, where a sample takes a few milliseconds only."""
+QUICK_PART: Final = 10
+"""--quick does one in so many operations."""
 
 Work: TypeAlias = "Callable[[int], Coroutine[object, object, float]]"
 """Does so many operations; gives what they cost together: CPU microseconds, or bytes."""
@@ -92,6 +96,8 @@ class Row:
     rounds: int = ROUNDS
     warm_ups: int = 1
     """Rounds before those that count: caches, free lists, the adaptive interpreter."""
+    loop_matters: bool = True
+    """False: nothing of it reaches the event loop, and it is measured on asyncio's only."""
 
     def operations(self, part: int) -> int:
         """In a sample of 1/``part`` of the full size."""

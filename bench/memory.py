@@ -161,5 +161,6 @@ LEFT = [
         in_fiber(_left_behind),
         rounds=1,
         warm_ups=0,  # it settles by itself
+        loop_matters=False,
     ),
 ]

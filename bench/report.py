@@ -1,13 +1,16 @@
-"""What a run shows: a line a row as soon as it is measured, and a JSON file for programs."""
+"""What a run shows: a line a row as soon as it is measured, a table of all, a file for programs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from bench.measure import BUILD, Figures, Measured
+
+if TYPE_CHECKING:
+    from bench.configurations import Configuration
 
 RESULTS: Final = Path(__file__).resolve().parent / "results" / "latest.json"
 
@@ -26,9 +29,13 @@ class ResultRow(TypedDict):
     bar: float | None
     holds: bool | None
     build: Literal["pure", "native"]
+    loop: str
+    python: str
+    key: str
 
 
-def _result_row(found: Measured) -> ResultRow:
+def result_row(found: Measured, loop: str, python: str) -> ResultRow:
+    """What a file says of one measured row."""
     return {
         "name": f"{found.title} [{found.row.group}]",
         "ours": round(found.ours.median, 4),
@@ -37,17 +44,25 @@ def _result_row(found: Measured) -> ResultRow:
         "bar": found.row.bar,
         "holds": found.holds,
         "build": BUILD,
+        "loop": loop,
+        "python": python,
+        "key": found.row.key,
     }
 
 
-def write_results(all_found: Sequence[Measured]) -> None:
-    """Replace the file by the rows of this run."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    rows = [_result_row(found) for found in all_found]
-    RESULTS.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+def write_rows(rows: Sequence[ResultRow], into: Path) -> None:
+    """Replace the file ``into`` by these rows."""
+    into.parent.mkdir(exist_ok=True)
+    into.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
-# ---------------------------------------------------------------------------- the table
+def read_rows(path: Path) -> list[ResultRow]:
+    """What ``write_rows`` wrote."""
+    rows: list[ResultRow] = json.loads(path.read_text(encoding="utf-8"))
+    return rows
+
+
+# ---------------------------------------------------------------------------- one configuration
 
 
 def _number(value: float) -> str:
@@ -110,3 +125,53 @@ def _excess(found: Measured) -> float:
     assert found.ratio is not None
     assert found.row.bar is not None
     return found.ratio / found.row.bar
+
+
+# ---------------------------------------------------------------------------- all of them
+
+_KEY_WIDTH: Final = 25
+_COLUMN_WIDTH: Final = 8
+
+
+def matrix(measured: Mapping[Configuration, Sequence[ResultRow]]) -> str:
+    """The ratio of each row in each configuration, beside its bar; ``*`` where that is exceeded.
+
+    Rows without another side are left out: a figure alone says nothing beside ratios.
+    """
+    columns = list(measured)
+    cells = {
+        (row["key"], column): row
+        for column, rows in measured.items()
+        for row in rows
+        if row["ratio"] is not None
+    }
+    bars = {key: row["bar"] for (key, _), row in cells.items()}
+    lines = [_cells(what, "", [_of(c, what) for c in columns]) for what in ("python", "loop")]
+    lines.append(_cells("row", "bar", [c.build for c in columns]))
+    lines.append("-" * len(lines[-1]))
+    for key, bar in bars.items():
+        ratios = [_ratio(cells.get((key, column))) for column in columns]
+        lines.append(_cells(key, "" if bar is None else f"{bar:g}", ratios))
+    holding = [_holding(measured[column]) for column in columns]
+    lines.append(_cells("bars that hold", "", holding))
+    return "\n".join(lines)
+
+
+def _of(column: Configuration, what: str) -> str:
+    return column.python.minor if what == "python" else column.loop
+
+
+def _cells(key: str, bar: str, cells: Sequence[str]) -> str:
+    row = "".join(f"{cell:>{_COLUMN_WIDTH}} " for cell in cells)
+    return f"{key:<{_KEY_WIDTH}}{bar:>6} {row}".rstrip()
+
+
+def _ratio(row: ResultRow | None) -> str:
+    if row is None or row["ratio"] is None:
+        return "-"
+    return f"{_number(row['ratio'])}{'*' if row['holds'] is False else ' '}"
+
+
+def _holding(rows: Sequence[ResultRow]) -> str:
+    judged = [row["holds"] for row in rows if row["holds"] is not None]
+    return f"{sum(judged)}/{len(judged)} "

@@ -62,6 +62,7 @@ SCALE = [
         1_000_000,
         in_fiber(_build_chain),
         rounds=_ROUNDS,
+        loop_matters=False,
     ),
     Row(
         "chain-run",
@@ -70,6 +71,7 @@ SCALE = [
         1_000_000,
         in_fiber(_run_chain),
         rounds=_ROUNDS,
+        loop_matters=False,
     ),
     Row(
         "recursion",
@@ -78,5 +80,6 @@ SCALE = [
         100_000,
         in_fiber(_recurse),
         rounds=_ROUNDS,
+        loop_matters=False,
     ),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bench.measure import Row, cpu_us, in_fiber, in_task
+from bench.measure import MANY_ROUNDS, Row, cpu_us, in_fiber, in_task
 
 # The same two functions run in a fiber and in a task.
 
@@ -26,7 +26,7 @@ async def _future(n: int) -> float:
     return cpu_us() - started
 
 
-_SIZE = 10_000
+_SIZE = 4_000
 
 STEPS = [
     Row(
@@ -39,6 +39,7 @@ STEPS = [
         in_task(_sleep_zero),
         bar=1.3,
         aim=1.1,
+        rounds=MANY_ROUNDS,
     ),
     Row(
         "step-future",
@@ -50,5 +51,6 @@ STEPS = [
         in_task(_future),
         bar=1.2,
         aim=1.0,
+        rounds=MANY_ROUNDS,
     ),
 ]

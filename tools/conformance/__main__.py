@@ -16,7 +16,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -27,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-SUPPORTED = ("3.11", "3.12", "3.13")
+from tools.pythons import ROOT, SUPPORTED, candidates, version_of
+
 MODULE_BOUND_SECONDS = 300
 RUNS_AGAIN = 3
 """How often a test has to pass after a failure that nobody expected, to count as a stumble."""
@@ -117,39 +116,14 @@ class Interpreter:
 # ---------------------------------------------------------------------------- what is here
 
 
-def version_of(path: str) -> str | None:
-    """``3.12``, or None where it doesn't start."""
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    try:
-        done = subprocess.run([path, "-c", code], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
 def find_interpreters(given: Sequence[str]) -> list[Interpreter]:
     """The given ones, else one of each supported version: pyenv's newest, else from the path."""
     found: dict[str, Interpreter] = {}
-    for path in [str(Path(p).absolute()) for p in given] or _candidates():
+    for path in [str(Path(p).absolute()) for p in given] or candidates():
         version = version_of(path)
         if version is not None and version in SUPPORTED and (given or version not in found):
             found[path if given else version] = Interpreter(path, version)
     return sorted(found.values(), key=lambda i: SUPPORTED.index(i.version))
-
-
-def _candidates() -> Iterable[str]:
-    yield sys.executable
-    for minor in SUPPORTED:  # environments that `make test VENV=...` made
-        yield str(ROOT / f".venv-{minor}" / "bin" / "python")
-    home = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    for minor in SUPPORTED:
-        patches = [p for p in home.glob(f"{minor}.*") if p.name.count(".") == 2]
-        patches = [p for p in patches if p.name.rpartition(".")[2].isdecimal()]
-        for at in sorted(patches, key=lambda p: int(p.name.rpartition(".")[2]), reverse=True):
-            yield str(at / "bin" / "python")
-        on_path = shutil.which(f"python{minor}")
-        if on_path is not None:
-            yield on_path
 
 
 def has(python: Interpreter, *modules: str) -> bool:
