@@ -73,6 +73,8 @@ ANYIO = (
     "tests/test_fileio.py",
     "tests/streams",
 )
+ANYIO_NEEDS = ("anyio", "psutil", "pytest", "pytest_mock", "trustme")
+"""What an interpreter must have to run those."""
 SLOW = frozenset(
     {
         "test_subprocess",
@@ -354,7 +356,7 @@ def main() -> int:
                 continue
             home = got
         for python in pythons:
-            if suite == "anyio" and not has(python, "anyio", "pytest", "psutil"):
+            if suite == "anyio" and not has(python, *ANYIO_NEEDS):
                 print(
                     f"!!!! anyio's tests did NOT run on {python.version}: {python.path} lacks its"
                 )

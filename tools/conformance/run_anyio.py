@@ -6,7 +6,6 @@ what became of each test to the file that CONFORMANCE_RESULT names.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import socket
@@ -59,19 +58,12 @@ def main() -> None:
     tests = [a for a in args if a != "--plain"]
     if not plain:
         hosting.install()
-    stand_ins = str(Path(__file__).parent / "stand_ins")
-    for name in ("trustme", "pytest_mock"):
-        if importlib.util.find_spec(name) is None:
-            sys.path.append(stand_ins)
-            break
     outcomes = Outcomes()
     started = time.perf_counter()
     options = ["-q", "-p", "no:asyncio", "-p", "no:randomly", "-p", "no:cacheprovider"]
     options += ["-p", "no:fibers"]
     # What the factory needs is imported before pytest could rewrite its plugin.
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    if stand_ins in sys.path:
-        options += ["-p", "pytest_mock"]
     pytest.main([*options, *(tests or ["tests"])], plugins=[outcomes])
     result: dict[str, Any] = {
         "seconds": time.perf_counter() - started,
