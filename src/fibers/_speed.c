@@ -20,6 +20,8 @@
 
 #define OP_BUDGET_PRIMITIVES 2048 /* loop/states.py, which setup() compares */
 #define SHALLOW_CALLS 8
+#define ROOM_CALLS 40
+#define MORE_ROOM_CALLS 256
 
 enum { NEW, READY, RUNNING, SUSPENDED, ENDED };
 enum { CHILD, DETACHED, IN_SCOPE };
@@ -35,8 +37,8 @@ enum { CHILD, DETACHED, IN_SCOPE };
 FOREIGN(DECLARE)
 
 #define NAMES(X)                                                                         \
-    X(_ev) X(_val) X(_err) X(_attend) X(_end) X(_throw_into) X(_left) X(_raised)         \
-    X(_await_future) X(_future_done) X(_tell_observers) X(_part)      \
+    X(_ev) X(_val) X(_err) X(_attend) X(_end) X(_throw_into) X(_left) X(_raised) \
+    X(_overflowed) X(_await_future) X(_future_done) X(_tell_observers) X(_part) \
     X(_drop) X(_entries) X(_exit) X(_arm) X(append) X(popleft) X(task) X(let_go)         \
     X(closing) X(add_done_callback) X(context) X(get_loop) X(_asyncio_future_blocking)   \
     X(_await_outside) X(_await_breather) X(data) X(_remove) X(_pending_removals)         \
@@ -866,6 +868,17 @@ stop_waiting(Fiber *self)
     return stopped;
 }
 
+/* fibers.loop.room.has_room. */
+static int
+has_room(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyThreadState_Get()->py_recursion_remaining >= ROOM_CALLS;
+#else
+    return PyThreadState_Get()->recursion_remaining >= ROOM_CALLS;
+#endif
+}
+
 /* Interruptible._interrupt_here for the first interrupt of a fiber. */
 static int
 interrupt(Fiber *self, PyObject *by, PyObject *reason)
@@ -897,7 +910,7 @@ interrupt(Fiber *self, PyObject *by, PyObject *reason)
         return 0;
     }
     PyObject *none;
-    if (self->rv == s_FAIL || ((Queue *)self->queue)->depth >= SHALLOW_CALLS)
+    if (self->rv == s_FAIL || ((Queue *)self->queue)->depth >= SHALLOW_CALLS || !has_room())
         goto twin;
     if (self->state == SUSPENDED) {
         int stopped = stop_waiting(self);
@@ -968,6 +981,14 @@ run_step(Fiber *self)
             PyObject *exc = raised_exception();
             value = PyObject_CallMethodOneArg((PyObject *)self, n__raised, exc);
             Py_DECREF(exc);
+            if (value == NULL && PyErr_ExceptionMatches(PyExc_RecursionError)) {
+                int limit = Py_GetRecursionLimit();
+                exc = raised_exception();
+                Py_SetRecursionLimit(limit + MORE_ROOM_CALLS);
+                value = PyObject_CallMethodOneArg((PyObject *)self, n__overflowed, exc);
+                Py_SetRecursionLimit(limit);
+                Py_DECREF(exc);
+            }
             if (value == NULL) { /* it never raises; if it does there is nothing to go on with */
                 PyErr_WriteUnraisable((PyObject *)self);
                 return signal(s_DONE);
@@ -1802,7 +1823,9 @@ PyInit__speed(void)
         if (PyModule_AddType(module, types[i]) < 0)
             return NULL;
     if (PyModule_AddIntConstant(module, "OP_BUDGET_PRIMITIVES", OP_BUDGET_PRIMITIVES) < 0 ||
-        PyModule_AddIntConstant(module, "SHALLOW_CALLS", SHALLOW_CALLS) < 0)
+        PyModule_AddIntConstant(module, "SHALLOW_CALLS", SHALLOW_CALLS) < 0 ||
+        PyModule_AddIntConstant(module, "ROOM_CALLS", ROOM_CALLS) < 0 ||
+        PyModule_AddIntConstant(module, "MORE_ROOM_CALLS", MORE_ROOM_CALLS) < 0)
         return NULL;
     return module;
 }

@@ -15,7 +15,7 @@ import pytest
 
 import fibers as fb
 from fibers import Effect
-from fibers.loop import states
+from fibers.loop import room, states
 from fibers.loop.native import speed
 from fibers.loop.run_loop import FiberCore
 from tools import native
@@ -37,6 +37,8 @@ def test_the_twin_has_the_same_limits() -> None:
     """Each number stands in two places."""
     assert speed.OP_BUDGET_PRIMITIVES == states.OP_BUDGET_PRIMITIVES
     assert speed.SHALLOW_CALLS == states.SHALLOW_CALLS
+    assert speed.ROOM_CALLS == room.ROOM_CALLS
+    assert speed.MORE_ROOM_CALLS == room.MORE_ROOM_CALLS
 
 
 @built

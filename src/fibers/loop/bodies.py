@@ -22,6 +22,7 @@ from fibers.loop.judging import classify, clear_await, judged, passed_on, task_c
 from fibers.loop.marks import Caught, Declares
 from fibers.loop.native import hand_over, twins
 from fibers.loop.protocol import FAIL, NEXT, Node
+from fibers.loop.room import has_room
 
 
 def _future_done(self: WithBodies, future: Any) -> None:
@@ -235,7 +236,7 @@ class WithBodies(WithGroups):
                 if not self._mask:
                     cause = landed(cause, self._own_cause())
         self._cause = cause
-        return FAIL
+        return self._put_off() if isinstance(exc, RecursionError) and not has_room() else FAIL
 
 
 hand_over(

@@ -25,6 +25,7 @@ from fibers.loop import hooks, traps
 from fibers.loop.judging import task_cancel
 from fibers.loop.native import hand_over, twins
 from fibers.loop.protocol import FAIL, Wait
+from fibers.loop.room import has_room
 from fibers.loop.state import FiberState
 from fibers.loop.states import ENDED, NESTING_LIMIT_CALLS, READY, RUNNING, SUSPENDED
 
@@ -174,12 +175,16 @@ class Interruptible(FiberState):
         """Carry out an interrupt that ``_ask`` found due: synchronously, on this stack, unless
         plain calls nest too deep already.
         """
-        if self._state == ENDED or self._state == RUNNING or not self._cut_loose():
+        if self._state == ENDED or self._state == RUNNING:
             return
-        if self._queue.depth >= NESTING_LIMIT_CALLS:
-            self._state = READY
-            self._queue.push(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # every fiber is a FiberCore
-        else:
+        queue = self._queue
+        if queue.depth >= NESTING_LIMIT_CALLS or not has_room():
+            # Before anything is changed: this may be too much for the stack, and is raised then.
+            queue.wake_loop()
+            if self._cut_loose():
+                self._state = READY
+                queue.ready.append(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # every fiber is a FiberCore
+        elif self._cut_loose():
             self._drive(here=here)
         del self  # see _drive
 

@@ -86,6 +86,11 @@ class ReadyQueue(_Base):
         if not self._armed:
             self._arm()
 
+    def wake_loop(self) -> None:
+        """See to it that the loop drains this queue: what is appended then needs no call more."""
+        if not self._armed:
+            self._arm()
+
     def attach(self) -> None:
         """Let the loop drain this queue from now on (a run_sync whose effect went async)."""
         self.manual = False
@@ -94,8 +99,8 @@ class ReadyQueue(_Base):
 
     def _arm(self) -> None:
         if self.loop is not None and not self.manual:
-            self._armed = True
             self.loop.call_soon(self._drain, context=self.context)
+            self._armed = True
 
     def _drain(self) -> None:
         ready = self.ready

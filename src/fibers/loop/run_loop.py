@@ -25,6 +25,7 @@ from fibers.loop.inner_task import InnerTask
 from fibers.loop.judging import published, user_part
 from fibers.loop.native import twins
 from fibers.loop.protocol import DONE, FAIL, NEXT, SUSPEND, SWITCH, Node, Signal, Wait
+from fibers.loop.room import MORE_ROOM_CALLS, has_room
 from fibers.loop.states import (
     ENDED,
     OP_BUDGET_PRIMITIVES,
@@ -72,13 +73,10 @@ class FiberCore(WithBodies):
         queue.depth += 1
         queue.steps += 1
         try:
-            if here:
-                signal = self._run()
-            else:
-                try:
-                    signal = self._ctx.run(self._run)
-                except RuntimeError as exc:
-                    signal = self._later(exc)
+            try:
+                signal = self._run() if here else self._ctx.run(self._run)
+            except RuntimeError as exc:
+                signal = self._later(exc)
             if signal is SWITCH:
                 self._follow(here=here)
         finally:
@@ -112,24 +110,31 @@ class FiberCore(WithBodies):
                 else:
                     return
                 hooks.swap_current(loop, fiber._face)
-                if here and fiber is self:
-                    signal = fiber._run()
-                    continue
                 try:
-                    signal = fiber._ctx.run(fiber._run)
+                    if here and fiber is self:
+                        signal = fiber._run()
+                    else:
+                        signal = fiber._ctx.run(fiber._run)
                 except RuntimeError as exc:
                     signal = fiber._later(exc)
         finally:
             del self, fiber, waiting  # see _drive
 
     def _later(self, exc: RuntimeError) -> Signal:
-        """A root fiber that shares its task's Context (PD12), while code of that Context runs
-        below: in turn, as soon as that code is suspended.
+        """Go on in turn: a root fiber that shares its task's Context (PD12), while code of that
+        Context runs below; and one that met the recursion limit, here or half way in a step.
         """
-        if not str(exc).startswith("cannot enter context"):
-            raise exc
-        self._state = READY
-        self._queue.push(self)
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + MORE_ROOM_CALLS)
+        try:
+            if isinstance(exc, RecursionError):
+                return self._overflowed(exc)
+            if not str(exc).startswith("cannot enter context"):
+                raise exc
+            self._state = READY
+            self._queue.push(self)
+        finally:
+            sys.setrecursionlimit(limit)
         return SUSPEND
 
     def _run(self) -> Signal:
@@ -255,12 +260,20 @@ class FiberCore(WithBodies):
     def _raised(self, exc: BaseException) -> Any:
         """A node or a frame raised."""
         if self._state != ENDED:
-            return self._defect(exc)
+            failed = self._defect(exc)
+            return self._put_off() if isinstance(exc, RecursionError) and not has_room() else failed
         # Somebody who heard of the end raised. It can't start the fiber again.
         _log.error("the end of fiber #%d was not taken well", self.id, exc_info=exc)
         if isinstance(exc, _FATAL):
             self._queue.stop_for(exc)
         return DONE
+
+    def _overflowed(self, exc: BaseException) -> Signal:
+        """A step met the recursion limit, and so did the telling of it."""
+        if self._state == ENDED:
+            return DONE
+        self._defect(exc)
+        return self._put_off()
 
     def _defect(self, exc: BaseException) -> Any:
         """A callback raised: a defect (EX6), unless it is what a restore() raised in it."""

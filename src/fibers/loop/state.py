@@ -249,6 +249,20 @@ class FiberState(_Base):
         self._next = node
         self._wake(NEXT)
 
+    def _put_off(self) -> Signal:
+        """Unwind with ``_cause`` in turn, where the stack is less deep."""
+        if self._wait is not None:
+            wait, self._wait = self._wait, None
+            if isinstance(wait, Wait):
+                wait._abandon(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # see __init__
+        self._rv = FAIL
+        if self._state == READY:  # it yielded: in the queue already
+            self._queue.wake_loop()
+        else:
+            self._state = READY
+            self._queue.push(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # see __init__
+        return SUSPEND
+
     def _future_waited_for(self) -> Any:
         """The asyncio future that the top body awaits directly, else None."""
         wait = self._wait

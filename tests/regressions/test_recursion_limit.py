@@ -1,0 +1,163 @@
+"""Fibers driven by plain calls a few frames below Python's recursion limit: none is ever lost."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+
+import fibers as fb
+
+T = TypeVar("T")
+FRAMES_LEFT = range(80)
+TURNS = 20
+
+
+def _frames_here() -> int:
+    try:
+        return 1 + _frames_here()
+    except RecursionError:
+        return 0
+
+
+def with_frames_left(left: int, f: Callable[[], T]) -> T | None:
+    """Call ``f`` where only about ``left`` more calls fit; None where it said that they don't."""
+
+    def down(levels: int) -> T:
+        return f() if levels <= 0 else down(levels - 1)
+
+    try:
+        return down(_frames_here() - left)
+    except RecursionError:
+        return None
+
+
+async def has_ended(fiber: fb.Fiber[Any, Any]) -> bool:
+    """Whether it ends by itself within a few turns of the loop."""
+    for _ in range(TURNS):
+        if fiber.poll() is not None:
+            return True
+        await asyncio.sleep(0)
+    return False
+
+
+def noting(log: list[str]) -> Callable[[object], fb.Effect[None]]:
+    """A finalizer."""
+    return lambda _: fb.Effect.sync(lambda: log.append("finalizer"))
+
+
+def interrupted(fiber: fb.Fiber[Any, Any]) -> bool:
+    """Ask for it."""
+    fiber.interrupt_unsafe()
+    return True
+
+
+@fb.effect
+async def sleeps_for_ever(log: list[str]) -> None:
+    log.append("began")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        log.append("finally")
+
+
+@fb.effect
+async def exhausts_the_stack(log: list[str]) -> None:
+    log.append("began")
+    _down_for_ever()
+
+
+def _down_for_ever() -> None:
+    _down_for_ever()
+
+
+INTERRUPTED: dict[str, list[str]] = {
+    "a wait": ["finalizer"],
+    "a body": ["began", "finally", "finalizer"],
+    "one not started": [],
+}
+
+
+@pytest.mark.spec("PD16")
+@pytest.mark.parametrize("what", INTERRUPTED)
+async def test_an_interrupt_there_is_carried_out_or_refused_and_never_half_way(what: str) -> None:
+    lost: list[tuple[int, list[str]]] = []
+    for left in FRAMES_LEFT:
+        log: list[str] = []
+        work: fb.Effect[None] = sleeps_for_ever(log) if what == "a body" else fb.Effect.never()
+        fiber = await work.on_interrupt(noting(log)).fork_detach(
+            start_immediately=what != "one not started"
+        )
+        joiner = fb.run_fork(fiber.exit())
+
+        if not with_frames_left(left, partial(interrupted, fiber)):
+            fiber.interrupt_unsafe()
+
+        if not await has_ended(fiber) or not await has_ended(joiner) or log != INTERRUPTED[what]:
+            lost.append((left, log))
+
+    assert lost == []
+
+
+@pytest.mark.spec("PD16")
+@pytest.mark.parametrize(
+    "what", ["a value", "callbacks", "a wait", "a body", "a deep callback", "a deep body"]
+)
+async def test_a_start_there_ends_goes_on_or_is_refused(what: str) -> None:
+    limit = sys.getrecursionlimit()
+    lost: list[tuple[int, list[str]]] = []
+    for left in FRAMES_LEFT:
+        log: list[str] = []
+        some = fb.Effect.succeed(1)
+
+        def deep(log: list[str] = log) -> None:
+            log.append("began")
+            _down_for_ever()
+
+        works: dict[str, fb.Effect[Any]] = {
+            "a value": some,
+            "callbacks": some.map(lambda n: n).flat_map(lambda n: fb.Effect.sync(lambda: n)),
+            "a wait": fb.Effect.never(),
+            "a body": sleeps_for_ever(log).on_exit(noting(log)),
+            "a deep callback": fb.Effect.sync(deep).on_exit(noting(log)),
+            "a deep body": exhausts_the_stack(log).on_exit(noting(log)),
+        }
+        scope = fb.Scope("parallel")
+
+        fiber = with_frames_left(left, partial(scope.fork, works[what], start_immediately=True))
+        closing = fb.run_fork(scope.close())
+
+        ended = await has_ended(closing) and (fiber is None or await has_ended(fiber))
+        if fiber is not None:
+            fiber.ignore_failure()
+        if not ended or scope.finalizer_count or ("began" in log) > ("finalizer" in log):
+            lost.append((left, log))
+
+    assert lost == []
+    assert sys.getrecursionlimit() == limit
+
+
+@pytest.mark.spec("PD16")
+async def test_a_fiber_that_forks_there_still_ends() -> None:
+    lost: list[int] = []
+    for left in FRAMES_LEFT:
+        log: list[str] = []
+
+        @fb.effect
+        async def parent(log: list[str] = log) -> None:
+            await sleeps_for_ever(log).fork_child(start_immediately=True)
+            await fb.Effect.never()
+
+        fiber = with_frames_left(left, partial(fb.run_fork, parent()))
+        if fiber is None:
+            continue
+        fiber.ignore_failure()
+        fiber.interrupt_unsafe()
+        if not await has_ended(fiber):
+            lost.append(left)
+
+    assert lost == []
