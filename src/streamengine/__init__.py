@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from .engine import StreamEngine, StreamHandle
+from .answers import StreamHandle
+from .engine import StreamEngine
 from .events.spine import EventSpine
 from .history.store import FileHistory, HistoryStore
 from .model.errors import HistoryError, SendError, StreamError
 from .model.events import Event
 from .model.request import Completion, StreamRequest
-from .providers.base import Provider
+from .model.tools import ToolSpec
+from .options import EngineOptions, StartOptions
+from .providers.base import LateUsage, Provider
+from .tools import Tool, ToolUse
 
 __all__ = [
     "Completion",
+    "EngineOptions",
     "Event",
     "EventSpine",
     "FileHistory",
     "HistoryError",
     "HistoryStore",
+    "LateUsage",
     "Provider",
     "SendError",
+    "StartOptions",
     "StreamEngine",
     "StreamError",
     "StreamHandle",
     "StreamRequest",
+    "Tool",
+    "ToolSpec",
+    "ToolUse",
 ]

@@ -8,21 +8,22 @@ others wait for its cleanup.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, final
-
-import structlog
+from typing import TYPE_CHECKING, final
 
 import fibers as fb
 
+from .abandoned import guarded
+from .history.partial import is_commit_worthy
 from .model.events import StreamAbortEvent
 from .model.request import Completion
+from .sidecar import record_usage
 from .stream import StopWish, Stream, StreamState
 
 if TYPE_CHECKING:
+    from .abandoned import Abandoned
     from .events.spine import EventSpine
     from .history.store import HistoryStore
-
-_log = structlog.get_logger("streamengine.cancel")
+    from .partials import PartialWriter
 
 
 @final
@@ -30,10 +31,15 @@ class Canceller:
     """Ends streams of one engine. ``forget`` takes a stream out of the engine's registry."""
 
     def __init__(
-        self, history: HistoryStore, events: EventSpine, forget: Callable[[Stream], None]
+        self,
+        history: HistoryStore,
+        events: EventSpine,
+        abandoned: Abandoned,
+        forget: Callable[[Stream], None],
     ) -> None:
         self._history = history
         self._events = events
+        self._abandoned = abandoned
         self._forget = forget
 
     def begin(self, stream: Stream, wish: StopWish) -> None:
@@ -61,70 +67,76 @@ class Canceller:
     async def _cancel(self, stream: Stream, wish: StopWish) -> None:
         if stream.state in (StreamState.STARTING, StreamState.STREAMING):
             stream.state = StreamState.STOPPING
-        await _guarded("flush before the abort", stream, self._flush(stream, wish))
+        within_grace = self._abandoned.within_grace
+        if stream.writer is not None and not wish.abandon_partial:
+            flush = fb.Effect.promise(stream.writer.flush)
+            await within_grace("flush before the abort", stream, flush)
         stream.controller.abort(wish.reason)
         if stream.processing is not None:
-            await stream.processing.exit()
+            # Bounded like a step of the store: it may hang in one.
+            await within_grace("end of the pump", stream, stream.processing.exit())
         if stream.terminal is not None:
             return  # it completed or failed while the cancel was under way: told already (E6)
-        await self._tell(stream, wish)
-
-    @fb.effect
-    async def _flush(self, stream: Stream, wish: StopWish) -> None:
-        if stream.writer is not None and not wish.abandon_partial:
-            await stream.writer.flush()
-
-    @fb.effect
-    async def _tell(self, stream: Stream, wish: StopWish) -> None:
-        """The bookkeeping of an abort, then its event: durable before visible. No failing step
-        keeps the event or the completion from coming (E28).
-        """
+        # From here on the pump, should it come back, finds that the stream has ended.
         stream.terminal = Completion(status="aborted", abort_reason=wish.reason)
-        await _guarded("end of the partial", stream, self._settle_partial(stream, wish))
-        # A partial that could not be committed carries the reservation itself.
-        await _guarded(
-            "end of the reservation",
-            stream,
-            self._history.release(stream.workspace_id, stream.message_id),
-        )
-        metadata = stream.row(
-            partial=True, abort_reason=wish.reason, duration_ms=stream.duration_ms()
-        ).metadata
+        await self._tell(stream, wish, stream.terminal)
+
+    @fb.effect
+    async def _tell(self, stream: Stream, wish: StopWish, terminal: Completion) -> None:
+        """The bookkeeping of an abort, then its event: durable before visible. No failing step, and
+        none that hangs, keeps the event or the completion from coming (E28).
+        """
+        within_grace = self._abandoned.within_grace
+        await within_grace("bookkeeping of the abort", stream, self._keep(stream, wish))
         stream.told = True
+        self._events.emit(stream.phase("interrupted"))
         self._events.emit(
             StreamAbortEvent(
-                workspace_id=stream.workspace_id,
-                message_id=stream.message_id,
+                **stream.about,
                 abort_reason=wish.reason,
                 abandon_partial=wish.abandon_partial,
-                metadata=metadata,
+                metadata=stream.metadata(
+                    partial=True,
+                    abort_reason=wish.reason,
+                    duration_ms=stream.duration_ms(),
+                    **stream.usage.metadata,
+                ),
             )
         )
         self._forget(stream)
-        stream.settle(stream.terminal)
+        stream.settle(terminal)
 
     @fb.effect
-    async def _settle_partial(self, stream: Stream, wish: StopWish) -> None:
+    async def _keep(self, stream: Stream, wish: StopWish) -> None:
+        """One step after the other, also where one before has failed."""
         workspace_id, message_id = stream.workspace_id, stream.message_id
+        kept = False
         if stream.writer is not None:
             if not wish.abandon_partial:
-                # What came after the flush, with why it ended.
-                await stream.writer.write_aborted(wish.reason)
-            await stream.writer.retire()
+                kept = await self._write_last(stream, stream.writer, wish)
+            await guarded("end of the partial", stream, fb.Effect.promise(stream.writer.retire))
+        if not kept:
+            await guarded("usage", stream, record_usage(self._history, stream, "abort"))
         if wish.abandon_partial:
-            await self._history.delete_partial(workspace_id, message_id)
+            remove = self._history.delete_partial(workspace_id, message_id)
+            await guarded("removal of the partial", stream, remove)
         else:
-            await self._history.commit_partial(workspace_id, message_id)
+            commit = self._history.commit_partial(workspace_id, message_id)
+            await guarded("commit of the partial", stream, commit)
+        # A partial that could not be committed carries the reservation itself.
+        release = self._history.release(workspace_id, message_id)
+        await guarded("end of the reservation", stream, release)
 
-
-@fb.effect
-async def _guarded(step: str, stream: Stream, work: fb.Effect[Any, Any]) -> None:
-    exit_ = await work.exit()
-    if isinstance(exit_, fb.Failure):
-        _log.warning(
-            "a step of an abort failed",
-            step=step,
-            workspaceId=stream.workspace_id,
-            messageId=stream.message_id,
-            error=str(exit_.failure().squash()),
-        )
+    async def _write_last(self, stream: Stream, writer: PartialWriter, wish: StopWish) -> bool:
+        """What came after the flush, with why it ended. Gives whether the usage stands on it, and
+        so will on the row; else it is the sidecar's, never both's (P15, P16).
+        """
+        if stream.transcript is not None:
+            close = fb.Effect.sync(stream.transcript.close_open_calls)
+            await guarded("results of the open tool calls", stream, close)
+        # A partial that makes no row would take the usage with it.
+        worthy = is_commit_worthy(stream.parts)
+        metadata = stream.usage.metadata if worthy else {}
+        write = fb.Effect.promise(lambda: writer.write_aborted(wish.reason, **metadata))
+        written = await guarded("last partial", stream, write)
+        return worthy and isinstance(written, fb.Success) and written.unwrap()

@@ -1,65 +1,131 @@
 """The pump: provider part -> event out -> part recorded -> partial on disk -> terminal.
 
-It runs in a fiber of its own, which its signal stops. What ends a stream otherwise than by an abort
-is decided here; an abort is the canceller's to tell (cancel.py).
+It runs in a fiber of its own, which its signal stops. It calls the provider once a step: after a
+step that called tools it runs them (toolrun.py) and asks again, in the same stream. What is said is
+the transcript's to record, how it ends the endings' to tell; an abort is the canceller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
 
 import structlog
-from typing_extensions import TypeIs
 
 import fibers as fb
 
-from .handoff import EndOfParts
+from .endings import Ending
+from .feeding import Parts, close_parts, feed
+from .handoff import EndOfParts, Handoff
 from .history.partial import is_commit_worthy
-from .model.errors import ErrorType, StreamError, categorize
-from .model.events import ErrorEvent, StreamDeltaEvent, StreamEndEvent, StreamStartEvent
+from .model.errors import PREVIOUS_RESPONSE_NOT_FOUND, StreamError
+from .model.events import StreamStartEvent
+from .model.fold import fold_parts
 from .model.parts import (
     ErrorPart,
+    FilePart,
     Finish,
+    FinishStep,
     ProviderPart,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    StartStep,
     TextDelta,
     TextEnd,
-    TextPart,
+    ToolCall,
+    ToolCallDelta,
+    ToolError,
+    ToolResult,
     UnknownPart,
 )
-from .model.request import Completion
+from .model.request import StreamRequest
+from .model.tool_output import REFUSED
 from .partials import PartialWriter
+from .payloads import exception_of, text_of
+from .providers.base import LateUsage
 from .stream import Stream, StreamState
+from .tokens import TokenTracker
+from .toolrun import ToolRun
+from .transcript import OpenCall, Transcript
+from .usage import count_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .events.spine import EventSpine
     from .history.store import HistoryStore
+    from .model.parts import MessagePart
+    from .options import EngineOptions
+    from .providers.base import Provider
+    from .tools import Toolbox
 
 _log = structlog.get_logger("streamengine.pump")
 
+_REFUSALS: Final = frozenset({"content-filter", "refusal"})
 
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A whole answer: how it says that it is done, and the bound of steps where that ended it."""
+
+    finish: Finish
+    step_limit: int | None = None
+
+
+@final
 class Pump:
-    """The work on one stream, from its stream-start to everything but an abort."""
+    """The work on one stream, from its stream-start to everything but an abort.
+
+    ``request`` is what the provider was given, ``parts`` what it answers.
+    """
 
     def __init__(
         self,
         stream: Stream,
-        parts: AsyncIterator[ProviderPart | UnknownPart],
+        request: StreamRequest,
+        parts: Parts,
         *,
+        provider: Provider,
         history: HistoryStore,
         events: EventSpine,
+        options: EngineOptions,
+        toolbox: Toolbox,
         soft_stop: Callable[[Stream], None],
     ) -> None:
         self._stream = stream
+        self._request = request
         self._parts = parts
-        self._history = history
+        self._provider = provider
         self._events = events
+        self._options = options
+        self._toolbox = toolbox
         self._soft_stop = soft_stop
+        self._tokens = TokenTracker(options.load_tokenizer)
         self._writer = stream.writer = PartialWriter(stream, history)
+        self._transcript = stream.transcript = Transcript(
+            stream, events=events, writer=self._writer, tokens=self._tokens
+        )
+        self._ending = Ending(
+            stream,
+            history=history,
+            events=events,
+            writer=self._writer,
+            transcript=self._transcript,
+        )
         self._writing: fb.Fiber[None] | None = None
+        self._handoff = Handoff()
         self._finish: Finish | None = None
+        self._late: list[LateUsage] = []
+        self._fallbacks = list(request.fallback_models or options.fallback_models)
+        self._steps = 0
+        self._retried_empty = False
+        # Where the current step began: what a retry may not repeat.
+        self._step_start = 0
+        self._call_start = 0
+        # What a refused answer said is told and kept, but no model gets to see it.
+        self._withheld: list[slice] = []
+
+    # ---- the whole
 
     @fb.effect
     async def run(self) -> None:
@@ -70,7 +136,7 @@ class Pump:
         if isinstance(exit_, fb.Failure):
             exc = exit_.failure().squash()
             if self._stream.terminal is None and not self._stream.aborted:
-                await self._fail(exc)
+                await self._ending.fail(exc)
             else:
                 _log.error(
                     "the pump failed after the end",
@@ -82,7 +148,7 @@ class Pump:
     async def close(self) -> None:
         """The pump is over: nothing is taken from the provider any more, nothing written."""
         # A provider that outlives its interrupt, at least, is told that nobody takes its parts.
-        self._stream.handoff.close()
+        self._handoff.close()
         if self._writing is not None:
             await self._writing.interrupt(reason="the stream has ended")
 
@@ -91,242 +157,238 @@ class Pump:
         stream = self._stream
         if stream.stop is not None:
             # Ended while it was starting: no stream-start, the provider is not read.
-            closing = close_parts(self._parts, stream)
-            await closing.fork_in(stream.scope, start_immediately=True, uninterruptible=True)
+            await self._close_unread()
             return
         # From here on the abort itself closes the handoff: nothing that comes after it is handled,
         # and the pump doesn't wait for a provider that ignores it (E10, BT5).
-        stream.controller.signal.add_listener(lambda _reason: stream.handoff.close())
+        stream.controller.signal.add_listener(lambda _reason: self._handoff.close())
         stream.state = StreamState.STREAMING
-        stream.told_start = True
-        self._events.emit(
-            StreamStartEvent(
-                workspace_id=stream.workspace_id,
-                message_id=stream.message_id,
-                model=stream.request.model,
-                history_sequence=stream.history_sequence,
-                start_time_ms=stream.start_time_ms,
-            )
-        )
-        self._writing = await self._writer.run().fork_in(stream.scope)
+        self._tokens.set_model(stream.model)
+        self._tell_start()
+        self._writing = await self._writer.run().fork_in(stream.work)
         self._writing.set_name(f"partial of {stream.workspace_id}/{stream.message_id}")
-        # Started at once, so that it closes the provider's iterator whatever comes next.
-        feeder = await self._feed().fork_in(stream.scope, start_immediately=True)
-        feeder.set_name(f"provider of {stream.workspace_id}/{stream.message_id}")
-        feeder.ignore_failure()  # what the provider raises is the pump's to tell
         try:
-            await self._pass_parts_on()
-            if not stream.aborted:
-                self._check_end()
+            whole = await self._answer()
         except Exception as exc:  # noqa: BLE001  # whatever a provider raises ends its stream
-            if not stream.aborted:
-                await self._fail(exc)
+            if not self._is_aborted():
+                await self._ending.fail(exc)
             else:
                 # E11: the provider's way to obey. The canceller tells how it ended.
                 _log.debug("provider raised after the abort", error=repr(exc))
             return
-        if not stream.aborted:
-            await self._complete()
+        if whole is not None and not self._is_aborted():
+            await self._ending.complete(whole.finish, self._late, step_limit=whole.step_limit)
 
-    def _feed(self) -> fb.Effect[None]:
-        """Read the provider; however that ends, the pump hears of it, and the iterator is closed in
-        this fiber and its Context: leaving a loop doesn't close a generator.
-        """
-
-        def over(exit_: fb.Exit[None, Any]) -> fb.Effect[None]:
-            # Before the close, which may take its time or never end: the answer has ended.
-            self._stream.handoff.end(_raised(exit_))
-            return close_parts(self._parts, self._stream)
-
-        return self._hand_over().on_exit(over)
-
-    @fb.effect
-    async def _hand_over(self) -> None:
-        """Give on part after part; each waits until the one before was taken (BT4)."""
-        async for part in self._parts:
-            if not await self._stream.handoff.give(part):
-                return
-
-    async def _pass_parts_on(self) -> None:
-        stream = self._stream
-        while True:
-            part = await stream.handoff.take()
-            # First of all: nothing is recorded or told after the abort (E10).
-            if stream.aborted or isinstance(part, EndOfParts):
-                return
-            if isinstance(part, TextDelta):
-                if part.text:
-                    self._text(part.text)
-            elif isinstance(part, TextEnd):
-                if stream.soft_stop is not None:
-                    self._soft_stop(stream)
-                    # The abort comes after a flush, and until then this is the place where the
-                    # stream stands: it has neither ended nor been cut off.
-                    await stream.controller.signal.wait()
-                    return
-            elif isinstance(part, Finish):
-                self._finish = part
-            elif isinstance(part, ErrorPart):
-                raise _error_of(part.error)
-            # Other parts carry no text.
-
-    def _text(self, text: str) -> None:
-        stream = self._stream
-        timestamp_ms = stream.next_timestamp_ms()
-        try:
-            # The event first: a reader who takes a snapshot of the parts meanwhile must not get
-            # the same text twice (E18).
-            self._events.emit(
-                StreamDeltaEvent(
-                    workspace_id=stream.workspace_id,
-                    message_id=stream.message_id,
-                    delta=text,
-                    timestamp_ms=timestamp_ms,
-                )
+    def _tell_start(self) -> None:
+        stream, request = self._stream, self._request
+        stream.told_start = True
+        self._events.emit(stream.phase("streaming"))
+        self._events.emit(
+            StreamStartEvent(
+                **stream.about,
+                model=stream.model,
+                history_sequence=stream.history_sequence,
+                start_time_ms=stream.start_time_ms,
+                mode=request.mode,
+                agent_id=request.agent_id,
+                thinking_level=request.thinking_level,
             )
-        finally:
-            stream.parts.append(TextPart(text=text, timestamp_ms=timestamp_ms))
-            self._writer.changed()
+        )
 
-    def _check_end(self) -> None:
-        """Is it a whole answer? Raises StreamError where it isn't (E12)."""
-        stream = self._stream
-        if self._finish is None or not self._finish.is_terminal:
+    # ---- step after step
+
+    async def _answer(self) -> _Whole | None:
+        """Call the provider until the answer is whole. None: stopped. Raises what ends the stream
+        as an error.
+        """
+        while True:
+            try:
+                await self._pass_parts_on()
+            except Exception as exc:
+                if self._is_aborted() or not self._may_forget_previous(exc):
+                    raise
+                _log.info("answered anew without the previous response", error=text_of(exc))
+                self._ask(previous_response_id=None)
+                continue
+            whole = await self._after_call()
+            if whole is not None or self._is_aborted():
+                return whole
+
+    async def _after_call(self) -> _Whole | None:
+        """What comes after one call of the provider: the end of the answer, or (None) the next
+        call, which is made, unless the stream was stopped.
+        """
+        finish = self._finish
+        if self._is_aborted():
+            return None
+        if finish is not None and finish.finish_reason in _REFUSALS:
+            self._go_on_with_another_model()
+            return None
+        said = self._said()
+        if not said and not self._withheld:
+            await self._boundary()
+            if not self._is_aborted():
+                self._retry_empty()
+            return None
+        if finish is None or not finish.is_terminal:
             raise StreamError(
                 "stream_truncated",
                 "the answer was cut off: the provider ended without saying that it is done",
             )
-        if not is_commit_worthy(stream.parts):
-            raise StreamError("empty_output", "the model gave no answer")
-
-    async def _complete(self) -> None:
-        """The row, then the partial's end, then COMPLETED, then stream-end (BT2)."""
-        stream = self._stream
-        finish = self._finish
-        row = stream.row(
-            finish_reason=None if finish is None else finish.finish_reason,
-            raw_finish_reason=None if finish is None else finish.raw_finish_reason,
-            duration_ms=stream.duration_ms(),
-        )
-        # Masked: once the row may be on disk, this is told as a success or as a failure.
-        with fb.uninterruptible():
-            stored = await self._history.finalize(stream.workspace_id, row).exit()
-            if isinstance(stored, fb.Failure):
-                # The answer isn't lost: the error partial keeps it (P17).
-                error = _text_of(stored.failure().squash())
-                await self._fail(StreamError("unknown", f"the answer could not be stored: {error}"))
-                return
-            row = stored.unwrap()
-            await self._writer.retire()
-            deleted = await self._history.delete_partial(
-                stream.workspace_id, stream.message_id
-            ).exit()
-            if isinstance(deleted, fb.Failure):
-                # Harmless: the row is final, so a later load drops the partial (P18).
-                _log.warning(
-                    "partial not removed",
-                    workspaceId=stream.workspace_id,
-                    messageId=stream.message_id,
-                    error=_text_of(deleted.failure().squash()),
-                )
-            stream.state = StreamState.COMPLETED
-            stream.terminal = Completion(status="completed")
-            stream.told = True
-            self._events.emit(
-                StreamEndEvent(
-                    workspace_id=stream.workspace_id,
-                    message_id=stream.message_id,
-                    metadata=row.metadata,
-                    parts=row.parts,
-                )
-            )
-
-    async def _fail(self, exc: BaseException) -> None:
-        """The error partial, then the error event. The next commit takes the text (1.3)."""
-        stream = self._stream
-        text = _text_of(exc)
-        error_type = _type_of(exc)
-        with fb.uninterruptible():
-            stream.state = StreamState.ERROR
-            stream.terminal = Completion(status="failed", error=text, error_type=error_type)
-            await self._writer.write_error(text, error_type)
-            _log.warning(
-                "stream failed",
-                workspaceId=stream.workspace_id,
-                messageId=stream.message_id,
-                errorType=error_type,
-                error=text,
-            )
-            stream.told = True
-            self._events.emit(
-                ErrorEvent(
-                    workspace_id=stream.workspace_id,
-                    message_id=stream.message_id,
-                    error=text,
-                    error_type=error_type,
-                )
-            )
-
-
-@fb.effect
-async def close_parts(parts: object, stream: Stream) -> None:
-    """Close a provider's iterator. What that raises is logged: the answer is what was read."""
-    close: Callable[[], Awaitable[object]] | None = getattr(parts, "aclose", None)
-    if close is None:
-        return
-    exit_ = await fb.Effect.promise(close).exit()
-    if isinstance(exit_, fb.Failure):
-        _log.warning(
-            "a provider's iterator failed to close",
-            workspaceId=stream.workspace_id,
-            messageId=stream.message_id,
-            error=_text_of(exit_.failure().squash()),
-        )
-
-
-def _raised(exit_: fb.Exit[None, Any]) -> Exception | None:
-    """What ended the reading of a provider, as something that the pump can raise and catch."""
-    if not isinstance(exit_, fb.Failure):
+        calls = [call for call in self._transcript.open_calls if not call.part.provider_executed]
+        if not calls:
+            if not is_commit_worthy(said):
+                raise StreamError("empty_output", "the model gave no answer")
+            return _Whole(finish)
+        await self._run_tools(calls)
+        if self._is_aborted():
+            return None
+        self._steps += 1
+        if self._steps >= self._options.max_steps:
+            _log.warning("an answer ends at its bound of steps", steps=self._steps)
+            return _Whole(finish, self._steps)
+        await self._boundary()
+        if not self._is_aborted():
+            self._ask(so_far=fold_parts(self._said()))
         return None
-    exc = exit_.failure().squash()
-    if isinstance(exc, Exception):
-        return exc
-    # A CancelledError would pass for an interrupt of the pump.
-    error = StreamError(_type_of(exc), f"the provider raised {type(exc).__name__}")
-    error.__cause__ = exc
-    return error
 
+    def _ask(self, **changed: Any) -> None:
+        """Call the provider again. Raises what it raises."""
+        self._request = self._request.model_copy(update=changed)
+        self._parts = self._provider.stream(self._request, self._stream.controller.signal)
 
-def _text_of(exc: BaseException) -> str:
-    try:
-        return str(exc) or type(exc).__name__
-    except Exception:  # noqa: BLE001  # a hostile __str__ must not leave a stream open
-        return type(exc).__name__
+    def _said(self) -> list[MessagePart]:
+        """What was recorded, without what a model refused to stand by."""
+        said = list(self._stream.parts)
+        for part_of_it in reversed(self._withheld):
+            del said[part_of_it]
+        return said
 
+    def _may_forget_previous(self, exc: Exception) -> bool:
+        """Once, and only where the step has said nothing that would be said twice."""
+        return (
+            isinstance(exc, StreamError)
+            and exc.code == PREVIOUS_RESPONSE_NOT_FOUND
+            and self._request.previous_response_id is not None
+            and len(self._stream.parts) == self._step_start
+        )
 
-def _type_of(exc: BaseException) -> ErrorType:
-    try:
-        return categorize(exc)
-    except Exception:  # noqa: BLE001  # see _text_of
-        return "unknown"
+    def _retry_empty(self) -> None:
+        if self._retried_empty:
+            raise StreamError("empty_output", "the model gave no answer")
+        self._retried_empty = True
+        _log.info("an empty answer is asked for once more", messageId=self._stream.message_id)
+        self._ask()
 
+    def _go_on_with_another_model(self) -> None:
+        stream = self._stream
+        for call in self._transcript.open_calls:
+            self._transcript.close_call(call, REFUSED)
+        if not self._fallbacks:
+            raise StreamError("model_refusal", f"the model {stream.model or ''} refused to answer")
+        model = self._fallbacks.pop(0)
+        _log.info("the model refused: another one answers", refused=stream.model, model=model)
+        self._withheld.append(slice(self._call_start, len(stream.parts)))
+        stream.model = model
+        self._tokens.set_model(model)
+        self._ask(model=model, previous_response_id=None)
 
-def _error_of(error: object) -> Exception:
-    """What a provider's error part says, as an exception with a text for a person."""
-    if isinstance(error, Exception):
-        return error
-    if _is_mapping(error):
-        nested = error.get("error")
-        message = (nested if _is_mapping(nested) else error).get("message")
-        if isinstance(message, str) and message:
-            return StreamError("api", message)
-    if isinstance(error, str) and error:
-        return StreamError("api", error)
-    try:
-        return StreamError("api", repr(error))
-    except Exception:  # noqa: BLE001  # a hostile __repr__
-        return StreamError("api", f"an error of type {type(error).__name__}")
+    async def _run_tools(self, calls: Sequence[OpenCall]) -> None:
+        transcript = self._transcript
+        run = ToolRun(
+            self._stream,
+            self._toolbox,
+            calls,
+            concurrency=self._options.tool_concurrency,
+            on_start=lambda call: transcript.execution_started(call.id),
+        )
+        while (ended := await run.next()) is not None:
+            call, output = ended
+            await transcript.result(call.id, call.part.tool_name, output)
+            await self._boundary()
 
+    def _is_aborted(self) -> bool:
+        # A call, asked again after each wait: a checker takes an attribute to stay what it was.
+        return self._stream.aborted
 
-def _is_mapping(value: object) -> TypeIs[Mapping[object, object]]:
-    return isinstance(value, Mapping)
+    async def _boundary(self) -> None:
+        """A place where a soft stop takes effect (E9)."""
+        stream = self._stream
+        if stream.soft_stop is not None:
+            self._soft_stop(stream)
+            # The abort comes after a flush, and until then this is the place where the stream
+            # stands: it has neither ended nor been cut off.
+            await stream.controller.signal.wait()
+
+    # ---- one call of the provider
+
+    async def _pass_parts_on(self) -> None:
+        """Read the provider to its end, or to the abort. Raises what it raises."""
+        stream = self._stream
+        self._finish = None
+        if self._is_aborted():
+            # Stopped by what the provider itself did when it was called: it is not read.
+            await self._close_unread()
+            return
+        self._step_start = self._call_start = len(stream.parts)
+        steps_with_usage = stream.usage.steps
+        parts, self._handoff = self._parts, Handoff()
+        # Started at once, so that it closes the provider's iterator whatever comes next.
+        feeding = feed(parts, self._handoff, stream)
+        feeder = await feeding.fork_in(stream.work, start_immediately=True)
+        feeder.set_name(f"provider of {stream.workspace_id}/{stream.message_id}")
+        feeder.ignore_failure()  # what the provider raises is the pump's to tell
+        while True:
+            part = await self._handoff.take()
+            # First of all: nothing is recorded or told after the abort (E10).
+            if self._is_aborted() or isinstance(part, EndOfParts):
+                break
+            await self._handle(part)
+            if self._is_aborted():
+                break
+        if stream.usage.steps == steps_with_usage and isinstance(parts, LateUsage):
+            self._late.append(parts)
+
+    async def _close_unread(self) -> None:
+        closing = close_parts(self._parts, self._stream)
+        await closing.fork_in(self._stream.work, start_immediately=True, uninterruptible=True)
+
+    async def _handle(self, part: ProviderPart | UnknownPart) -> None:
+        stream, transcript = self._stream, self._transcript
+        match part:
+            case TextDelta():
+                transcript.text(part.text)
+            case TextEnd():
+                await self._boundary()
+            case ReasoningStart():
+                transcript.reasoning_start(part)
+            case ReasoningDelta():
+                transcript.reasoning_delta(part)
+            case ReasoningEnd():
+                transcript.reasoning_end(part)
+                await self._boundary()
+            case ToolCall():
+                transcript.tool_call(part)
+                if part.tool_name in self._options.ask_user_tools:
+                    # It waits for a person, perhaps beyond this process.
+                    await self._writer.flush(durable=True)
+            case ToolCallDelta():
+                transcript.tool_call_delta(part)
+            case ToolResult() | ToolError():
+                await transcript.provider_result(part)
+                await self._boundary()
+            case FilePart():
+                transcript.file(part)
+            case StartStep():
+                self._step_start = len(stream.parts)
+            case FinishStep():
+                self._step_start = len(stream.parts)
+                if part.usage is not None:
+                    self._events.emit(count_step(stream, part.usage, part.provider_metadata))
+                await self._boundary()
+            case Finish():
+                self._finish = part
+            case ErrorPart():
+                raise exception_of(part.error)
+            case _:
+                pass  # a type that nobody here knows, or one that says nothing

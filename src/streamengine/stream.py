@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, final
 
 from fibers import AbortController, Clock, Effect, Scope
 
-from .handoff import Handoff
+from .model.events import StreamLifecycleEvent, StreamPhase
 from .model.fold import fold_parts
 from .model.parts import MessagePart
 from .model.request import AbortReason, Completion, StreamRequest
 from .model.rows import AssistantRow, RowMetadata
 from .model.snapshot import LiveSnapshot
+from .usage import UsageMeter
 
 if TYPE_CHECKING:
     from fibers import Fiber
 
     from .model.events import UsageDeltaEvent
     from .partials import PartialWriter
+    from .transcript import Transcript
 
 
 class StreamState(Enum):
@@ -66,6 +69,15 @@ class Completing:
         return Effect.promise(lambda: self._future)
 
 
+class About(TypedDict):
+    """What every event of a stream says."""
+
+    workspace_id: str
+    message_id: str
+    correlation: Mapping[str, Any] | None
+    prompt_id: str | None
+
+
 @final
 class Stream:
     """What the engine knows of one registered stream. ``stop`` is the ending latch."""
@@ -79,6 +91,7 @@ class Stream:
         completing: Completing,
         controller: AbortController,
         clock: Clock,
+        scope: Scope,
     ) -> None:
         self.workspace_id = workspace_id
         self.message_id = message_id
@@ -90,10 +103,23 @@ class Stream:
         # The clock of whoever started it: one that stops it may have another, or none in context.
         self.clock = clock
         self.state = StreamState.STARTING
-        self.handoff = Handoff()
-        self.scope = Scope(name=f"stream {message_id}")
+        # Owns everything that the stream holds. Closed in this order: what works (all at once),
+        # what the work had leased, what was made before both.
+        self.scope = scope
+        self.leases = scope.fork_scope("parallel")
+        self.work = scope.fork_scope("parallel")
+        self.about = About(
+            workspace_id=workspace_id,
+            message_id=message_id,
+            correlation=request.correlation,
+            prompt_id=request.prompt_id,
+        )
+        self.temp_directory: Path | None = None
+        # Of the provider call that runs: another one may take over where it refuses.
+        self.model = request.model
         # Append only, one part a delta: what was recorded never changes. fold_parts() reads it.
         self.parts: list[MessagePart] = []
+        self.usage = UsageMeter()
         self.last_usage: UsageDeltaEvent | None = None
         # Its stream-start goes out, or has.
         self.told_start = False
@@ -105,6 +131,7 @@ class Stream:
         # Its terminal event goes out, or has: who comes now comes too late.
         self.told = False
         self.writer: PartialWriter | None = None
+        self.transcript: Transcript | None = None
         self.start_time_ms = time.time_ns() // 1_000_000
         self._started = time.perf_counter()
         self._last_timestamp_ms = 0
@@ -157,17 +184,25 @@ class Stream:
     def duration_ms(self) -> int:
         return round((time.perf_counter() - self._started) * 1000)
 
+    def metadata(self, **metadata: Any) -> RowMetadata:
+        """What is known of the answer besides what it says."""
+        return RowMetadata(
+            history_sequence=self.history_sequence,
+            timestamp_ms=self.start_time_ms,
+            model=self.model,
+            correlation=self.request.correlation,
+            **metadata,
+        )
+
     def row(self, **metadata: Any) -> AssistantRow:
         """The assistant row of what was said so far, with further metadata."""
         return AssistantRow(
             id=self.message_id,
             workspace_id=self.workspace_id,
             parts=fold_parts(self.parts),
-            metadata=RowMetadata(
-                history_sequence=self.history_sequence,
-                timestamp_ms=self.start_time_ms,
-                model=self.request.model,
-                correlation=self.request.correlation,
-                **metadata,
-            ),
+            metadata=self.metadata(**metadata),
         )
+
+    def phase(self, phase: StreamPhase) -> StreamLifecycleEvent:
+        """The event that tells where the stream stands now."""
+        return StreamLifecycleEvent(**self.about, phase=phase, had_any_output=bool(self.parts))

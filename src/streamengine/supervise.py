@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import structlog
@@ -18,6 +18,7 @@ from returns.maybe import Nothing
 import fibers as fb
 from fibers import Scope
 
+from .abandoned import Abandoned
 from .cancel import Canceller
 from .stream import StopWish, Stream
 
@@ -33,10 +34,10 @@ SYSTEM: Final = StopWish("system")
 class Supervision:
     """The engine's side of one app scope; without a scope nothing is supervised (E29)."""
 
-    def __init__(self, scope: Scope | None, canceller: Canceller) -> None:
+    def __init__(self, scope: Scope | None, canceller: Canceller, abandoned: Abandoned) -> None:
         self._canceller = canceller
+        self._abandoned = abandoned
         self._supervisors: set[fb.Fiber[Any, Any]] = set()
-        self._abandoned: dict[fb.Fiber[Any, Any], str] = {}
         self._changed = asyncio.Event()
         self.scope: Scope | None = None
         if scope is not None:
@@ -52,11 +53,6 @@ class Supervision:
             return
         self.scope = scope
         fb.run_sync(scope.add_finalizer(lambda _exit: self._wait_for_the_rest()))
-
-    @property
-    def abandoned(self) -> Mapping[fb.Fiber[Any, Any], str]:
-        """Providers that didn't stop in time: the fiber and a name, until they end."""
-        return self._abandoned
 
     # ---- streams
 
@@ -116,21 +112,13 @@ class Supervision:
                     error=str(exit_.failure().squash()),
                 )
             return
-        name = f"abandoned provider of {workspace_id}/{message_id}"
-        closing.set_name(name)
-        closing.ignore_failure()
-        self._abandoned[closing] = name
-        closing.add_observer(lambda _exit: self._ended(closing))
+        self._abandoned.add(closing, f"abandoned provider of {workspace_id}/{message_id}")
         _log.warning(
             "provider ignores its abort: abandoned, it is still named in the dump",
             workspaceId=workspace_id,
             messageId=message_id,
             graceMs=round(PROVIDER_GRACE_SECONDS * 1000),
         )
-
-    def _ended(self, fiber: fb.Fiber[Any, Any]) -> None:
-        self._abandoned.pop(fiber, None)
-        self._signal_change()
 
     # ---- the close
 
@@ -139,21 +127,16 @@ class Supervision:
 
         def gone(_exit: object) -> None:
             into.discard(fiber)
-            self._signal_change()
+            self._changed.set()
 
         fiber.add_observer(gone)
-
-    def _signal_change(self) -> None:
-        self._changed.set()
 
     @fb.effect
     async def _wait_for_the_rest(self) -> None:
         while self._supervisors:
             self._changed.clear()
             await self._changed.wait()
-        while self._abandoned:
-            self._changed.clear()
-            await self._changed.wait()
+        await self._abandoned.wait()
 
 
 def _log_defect(stream: Stream, defect: BaseException) -> fb.Effect[None]:

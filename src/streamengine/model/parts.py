@@ -66,6 +66,8 @@ class ReasoningDelta(CamelModel):
         serialization_alias="text",
     )
     id: str | None = None
+    signature: str | None = None
+    """The provider's seal on the block; also read from the entries of ``provider_metadata``."""
     provider_metadata: Mapping[str, Any] | None = None
 
 
@@ -107,6 +109,19 @@ class ToolError(CamelModel):
     error: Any = None
 
 
+class FilePart(CamelModel):
+    """A file: a provider yields it as it stands in the row."""
+
+    type: Literal["file"] = "file"
+    media_type: str
+    url: str
+    filename: str | None = None
+    timestamp_ms: int | None = Field(
+        default=None, validation_alias="timestamp", serialization_alias="timestamp"
+    )
+    """Milliseconds since the Unix epoch; the engine stamps what a provider yields."""
+
+
 class StartStep(CamelModel):
     type: Literal["start-step"] = "start-step"
 
@@ -115,6 +130,7 @@ class FinishStep(CamelModel):
     type: Literal["finish-step"] = "finish-step"
     finish_reason: str | None = None
     usage: Usage | None = None
+    provider_metadata: Mapping[str, Any] | None = None
 
 
 class ErrorPart(CamelModel):
@@ -152,6 +168,7 @@ ProviderPart = Annotated[
     | ToolCallDelta
     | ToolResult
     | ToolError
+    | FilePart
     | StartStep
     | FinishStep
     | ErrorPart
@@ -173,6 +190,7 @@ _PROVIDER_PART_TYPES = frozenset(
         "tool-call-delta",
         "tool-result",
         "tool-error",
+        "file",
         "start-step",
         "finish-step",
         "error",
@@ -271,13 +289,6 @@ class ToolPart(CamelModel):
     def has_output(self) -> bool:
         """Whether the call has its result (which may be null)."""
         return self.state == "output-available"
-
-
-class FilePart(CamelModel):
-    type: Literal["file"] = "file"
-    media_type: str
-    url: str
-    filename: str | None = None
 
 
 class UnknownMessagePart(CamelModel):

@@ -30,6 +30,8 @@ class StreamRequest(CamelModel):
     correlation: Mapping[str, Any] | None = None
     """Opaque to the engine; both rows carry it, and the metadata of stream-end and stream-abort."""
     model: str | None = None
+    fallback_models: tuple[str, ...] = ()
+    """Asked in this order where a model refuses to answer; none: those of the engine."""
     prompt_id: str | None = None
     """The caller's name of the prompt; every event of the answer carries it."""
     mode: str | None = None

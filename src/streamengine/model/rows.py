@@ -44,6 +44,13 @@ class RowMetadata(CamelModel):
     abort_reason: str | None = None
     duration_ms: int | None = None
     usage: Usage | None = None
+    """Of the whole answer. What was used by an answer without a final row is kept beside the rows
+    where no row of it carries this."""
+    context_usage: Usage | None = None
+    """Of the last step: how much of the model's context the conversation takes."""
+    provider_metadata: Mapping[str, Any] | None = None
+    step_limit: int | None = None
+    """The answer ended because it had taken this many steps, the most it may."""
     compaction_boundary: bool | None = None
     """True on the row from which on the conversation counts; what lies before is sealed."""
 

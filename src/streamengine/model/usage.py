@@ -19,3 +19,32 @@ class Usage(CamelModel):
     total_tokens: TokenCount | None = None
     reasoning_tokens: TokenCount | None = None
     cached_input_tokens: TokenCount | None = None
+
+    def plus(self, other: Usage) -> Usage:
+        """The sum, field by field. What neither says stays None."""
+        return Usage(
+            input_tokens=_sum(self.input_tokens, other.input_tokens),
+            output_tokens=_sum(self.output_tokens, other.output_tokens),
+            total_tokens=_sum(self.total_tokens, other.total_tokens),
+            reasoning_tokens=_sum(self.reasoning_tokens, other.reasoning_tokens),
+            cached_input_tokens=_sum(self.cached_input_tokens, other.cached_input_tokens),
+        )
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it says of any token at all that it was used."""
+        return any(
+            (
+                self.input_tokens,
+                self.output_tokens,
+                self.total_tokens,
+                self.reasoning_tokens,
+                self.cached_input_tokens,
+            )
+        )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    if one is None:
+        return other
+    return one if other is None else one + other

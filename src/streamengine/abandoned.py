@@ -1,0 +1,103 @@
+"""What did not end in time: nobody waits for it any longer but the close of the app scope.
+
+A provider or a tool that ignores its interrupt, a store whose write never returns. It is named in
+the dump until it ends after all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, final
+
+import structlog
+
+import fibers as fb
+
+from .payloads import text_of
+
+if TYPE_CHECKING:
+    from .stream import Stream
+
+STORE_GRACE_SECONDS: Final = 5.0
+"""How long a stop waits for one step of the store; then it goes on without it."""
+
+_log = structlog.get_logger("streamengine.abandoned")
+
+
+@final
+class Abandoned:
+    """The set of one engine."""
+
+    def __init__(self) -> None:
+        self._fibers: dict[fb.Fiber[Any, Any], str] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def names(self) -> Mapping[fb.Fiber[Any, Any], str]:
+        """The fiber and a name, until it ends."""
+        return self._fibers
+
+    def add(self, fiber: fb.Fiber[Any, Any], name: str) -> None:
+        """Keep ``fiber`` here until it ends."""
+        fiber.set_name(name)
+        fiber.ignore_failure()
+        self._fibers[fiber] = name
+        fiber.add_observer(lambda _exit: self._ended(fiber))
+
+    def _ended(self, fiber: fb.Fiber[Any, Any]) -> None:
+        self._fibers.pop(fiber, None)
+        self._changed.set()
+
+    @fb.effect
+    async def wait(self) -> None:
+        """Wait until nothing is left, of what was abandoned meanwhile either."""
+        while self._fibers:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @fb.effect
+    async def within_grace(
+        self, step: str, stream: Stream, work: fb.Effect[Any, Any]
+    ) -> fb.Exit[Any, Any] | None:
+        """The exit of a step of a stop; None where it didn't end within the grace, on the clock of
+        the stream. A failure is logged, and nothing is interrupted: what hangs may come back.
+        """
+        fiber = fb.run_fork(work.provide_service(fb.ClockTag, stream.clock).uninterruptible())
+        fiber.set_name(f"{step} of {stream.workspace_id}/{stream.message_id}")
+        fiber.ignore_failure()
+        exit_ = fiber.poll()
+        if exit_ is None:
+            await fb.race_first(fiber.exit(), stream.clock.sleep(STORE_GRACE_SECONDS))
+            exit_ = fiber.poll()
+        if exit_ is None:
+            self.add(fiber, f"abandoned {step} of {stream.workspace_id}/{stream.message_id}")
+            _log.warning(
+                "a step of a stop hangs: the stop goes on without it",
+                step=step,
+                workspaceId=stream.workspace_id,
+                messageId=stream.message_id,
+                graceMs=round(STORE_GRACE_SECONDS * 1000),
+            )
+        elif isinstance(exit_, fb.Failure):
+            _log_failure(step, stream, exit_.failure())
+        return exit_
+
+
+@fb.effect
+async def guarded(step: str, stream: Stream, work: fb.Effect[Any, Any]) -> fb.Exit[Any, Any]:
+    """The exit of a step whose failure must not keep the next one from being done."""
+    exit_ = await work.exit()
+    if isinstance(exit_, fb.Failure):
+        _log_failure(step, stream, exit_.failure())
+    return exit_
+
+
+def _log_failure(step: str, stream: Stream, cause: fb.Cause[Any]) -> None:
+    _log.warning(
+        "a step of an ending failed",
+        step=step,
+        workspaceId=stream.workspace_id,
+        messageId=stream.message_id,
+        error=text_of(cause.squash()),
+    )

@@ -1,0 +1,58 @@
+"""What an engine can be told beside its history, its provider and its tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fibers import Effect
+
+from .model.errors import SendError
+from .model.request import AbortReason
+from .tokens import LoadTokenizer
+from .toolrun import TOOL_CONCURRENCY
+from .tools import Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """Of all answers of an engine. Raises ValueError for a bound below 1."""
+
+    fallback_models: tuple[str, ...] = ()
+    """Asked in this order where a model refuses to answer and the request names no others."""
+    max_steps: int = 50
+    """Calls of the provider that one answer may take; it ends after the tools of the last."""
+    tool_concurrency: int = TOOL_CONCURRENCY
+    """How many tools of one answer run at a time."""
+    max_tool_output_bytes: int = 1 << 20
+    """A longer result of a tool is given to the model as an error. In bytes of its JSON."""
+    temp_directory: Path | None = None
+    """Where each stream gets a directory of its own for its tools; None: none is made."""
+    load_tokenizer: LoadTokenizer | None = None
+    """The tokenizer of a model; None: events say nothing of tokens."""
+    ask_user_tools: frozenset[str] = frozenset({"ask_user"})
+    """Tools that wait for a person: their calls are on disk before anything else happens."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "tool_concurrency", "max_tool_output_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOptions:
+    """Of one answer, for those who build on the engine."""
+
+    admit: Effect[None, SendError] | None = None
+    """Run before the provider is asked; a failure is that of the start."""
+    stop_fence: Callable[[], AbortReason | None] | None = None
+    """Asked last, with nothing between it and the provider's call: a reason stops the start."""
+    on_constructed: Callable[[str, int], Effect[None, Any]] | None = None
+    """Given message id and history sequence once the stream is registered, and awaited before it is
+    launched: what must be durable before the first event. A failure is that of the start."""
+    temp_directory: Path | None = None
+    """A directory that the caller has made: the stream takes it over and removes it."""
+    tools: tuple[Tool, ...] | None = None
+    """In place of the engine's."""
