@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .events.spine import EventSpine
     from .history.store import HistoryStore
     from .partials import PartialWriter
+    from .phases import TellPhase
 
 
 @final
@@ -34,11 +35,13 @@ class Canceller:
         self,
         history: HistoryStore,
         events: EventSpine,
+        tell_phase: TellPhase,
         abandoned: Abandoned,
         forget: Callable[[Stream], None],
     ) -> None:
         self._history = history
         self._events = events
+        self._tell_phase = tell_phase
         self._abandoned = abandoned
         self._forget = forget
 
@@ -89,7 +92,7 @@ class Canceller:
         within_grace = self._abandoned.within_grace
         await within_grace("bookkeeping of the abort", stream, self._keep(stream, wish))
         stream.told = True
-        self._events.emit(stream.phase("interrupted"))
+        self._tell_phase(stream, "interrupted")
         self._events.emit(
             StreamAbortEvent(
                 **stream.about,

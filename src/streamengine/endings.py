@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .history.store import HistoryStore
     from .model.parts import Finish
     from .partials import PartialWriter
+    from .phases import TellPhase
     from .providers.base import LateUsage
     from .stream import Stream
     from .transcript import Transcript
@@ -45,12 +46,14 @@ class Ending:
         *,
         history: HistoryStore,
         events: EventSpine,
+        tell_phase: TellPhase,
         writer: PartialWriter,
         transcript: Transcript,
     ) -> None:
         self._stream = stream
         self._history = history
         self._events = events
+        self._tell_phase = tell_phase
         self._writer = writer
         self._transcript = transcript
 
@@ -59,7 +62,7 @@ class Ending:
     ) -> None:
         """The row, then the partial's end, then COMPLETED, then stream-end (BT2, E26)."""
         stream = self._stream
-        self._events.emit(stream.phase("completing"))
+        self._tell_phase(stream, "completing")
         self._transcript.close_open_calls(UNANSWERED)
         if late:
             await self._ask_for_usage(late)
@@ -89,7 +92,7 @@ class Ending:
             stream.state = StreamState.COMPLETED
             stream.terminal = Completion(status="completed")
             stream.told = True
-            self._events.emit(stream.phase("idle"))
+            self._tell_phase(stream, "idle")
             self._events.emit(
                 StreamEndEvent(**stream.about, metadata=row.metadata, parts=row.parts)
             )
@@ -126,7 +129,7 @@ class Ending:
                 error=text,
             )
             stream.told = True
-            self._events.emit(stream.phase("failed"))
+            self._tell_phase(stream, "failed")
             self._events.emit(ErrorEvent(**stream.about, error=text, error_type=error_type))
 
     def _log_too_late(self, how: str) -> None:

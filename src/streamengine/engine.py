@@ -23,6 +23,7 @@ from .model.parts import TextPart
 from .model.request import AbortReason, StreamRequest
 from .model.snapshot import LiveSnapshot
 from .options import EngineOptions, StartOptions
+from .phases import phases_told_on
 from .providers.base import Provider
 from .pump import Pump
 from .starting import Start, Starting, release
@@ -73,7 +74,10 @@ class StreamEngine(Occupant):
         # supervisors in the app scope see to that.
         self._work = Scope("parallel", name="streams")
         self._abandoned = Abandoned()
-        self._canceller = Canceller(history, self.events, self._abandoned, self._forget)
+        self._tell_phase = phases_told_on(self.events, wanted=options.lifecycle_events)
+        self._canceller = Canceller(
+            history, self.events, self._tell_phase, self._abandoned, self._forget
+        )
         self._supervision = Supervision(scope, self._canceller, self._abandoned)
         self._starting = Starting(
             history=history,
@@ -157,11 +161,12 @@ class StreamEngine(Occupant):
             provider=self._provider,
             history=self._history,
             events=self.events,
+            tell_phase=self._tell_phase,
             options=self._options,
             toolbox=toolbox,
             soft_stop=self._soft_stop,
         )
-        self.events.emit(stream.phase("preparing"))
+        self._tell_phase(stream, "preparing")
         self._supervision.supervise(stream)
 
         def launch() -> None:

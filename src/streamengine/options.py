@@ -32,6 +32,8 @@ class EngineOptions:
     """Where each stream gets a directory of its own for its tools; None: none is made."""
     load_tokenizer: LoadTokenizer | None = None
     """The tokenizer of a model; None: events say nothing of tokens."""
+    lifecycle_events: bool = False
+    """Whether the phase of each stream is told too, as stream-lifecycle events."""
     ask_user_tools: frozenset[str] = frozenset({"ask_user"})
     """Tools that wait for a person: their calls are on disk before anything else happens."""
 

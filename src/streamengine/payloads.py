@@ -51,9 +51,7 @@ def message_of(payload: object) -> str:
         nested = payload.get("error")
         if isinstance(nested, str) and nested:
             return words_of(nested)
-    if payload is None or payload == "":
-        return "the provider reported an error without a word"
-    return words_of(payload)
+    return words_of(payload) or repr(payload)
 
 
 def text_of(exc: BaseException) -> str:

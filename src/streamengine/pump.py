@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .history.store import HistoryStore
     from .model.parts import MessagePart
     from .options import EngineOptions
+    from .phases import TellPhase
     from .providers.base import Provider
     from .tools import Toolbox
 
@@ -88,6 +89,7 @@ class Pump:
         provider: Provider,
         history: HistoryStore,
         events: EventSpine,
+        tell_phase: TellPhase,
         options: EngineOptions,
         toolbox: Toolbox,
         soft_stop: Callable[[Stream], None],
@@ -97,6 +99,7 @@ class Pump:
         self._parts = parts
         self._provider = provider
         self._events = events
+        self._tell_phase = tell_phase
         self._options = options
         self._toolbox = toolbox
         self._soft_stop = soft_stop
@@ -109,6 +112,7 @@ class Pump:
             stream,
             history=history,
             events=events,
+            tell_phase=tell_phase,
             writer=self._writer,
             transcript=self._transcript,
         )
@@ -182,7 +186,7 @@ class Pump:
     def _tell_start(self) -> None:
         stream, request = self._stream, self._request
         stream.told_start = True
-        self._events.emit(stream.phase("streaming"))
+        self._tell_phase(stream, "streaming")
         self._events.emit(
             StreamStartEvent(
                 **stream.about,

@@ -203,6 +203,6 @@ class Stream:
             metadata=self.metadata(**metadata),
         )
 
-    def phase(self, phase: StreamPhase) -> StreamLifecycleEvent:
+    def lifecycle(self, phase: StreamPhase) -> StreamLifecycleEvent:
         """The event that tells where the stream stands now."""
         return StreamLifecycleEvent(**self.about, phase=phase, had_any_output=bool(self.parts))

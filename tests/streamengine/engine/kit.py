@@ -39,7 +39,6 @@ from streamengine.model import (
     StreamAbortEvent,
     StreamDeltaEvent,
     StreamEndEvent,
-    StreamLifecycleEvent,
     TextDelta,
     TextEnd,
     UnknownPart,
@@ -173,15 +172,10 @@ class Tape:
 
     def __init__(self, engine: StreamEngine) -> None:
         self.events: list[Event] = []
-        self.phases: list[StreamLifecycleEvent] = []
-        """Where each stream stood; kept apart, as they say again what the events say."""
         self.on_event: Callable[[Event], object] = lambda _event: None
         engine.events.subscribe(self._note)
 
     def _note(self, event: Event) -> None:
-        if isinstance(event, StreamLifecycleEvent):
-            self.phases.append(event)
-            return
         self.events.append(event)
         self.on_event(event)
 
