@@ -25,13 +25,16 @@ from streamengine.model import (
     ToolCallDelta,
     ToolError,
     ToolResult,
+    ToolSpec,
     UnknownPart,
     Usage,
 )
+from streamengine.tools import ToolUse
 
 Given = ProviderPart | UnknownPart
 
 PAUSES_SECONDS: Final = (0.0, 0.01, 0.1, 0.45, 0.6, 2.0)
+FINISHES: Final = ("stop", "length", "tool-calls", "other", "content-filter")
 TEXTS: Final = ("a", "b ", "", "\n", "  ", "word ", "long " * 50, "ü", "\ud800")
 
 
@@ -85,7 +88,7 @@ class Hostile:
             if rng.random() < 0.8:
                 usage = Usage(input_tokens=1, output_tokens=1)
                 yield FinishStep(finish_reason="stop", usage=usage)
-                yield Finish(finish_reason=rng.choice(["stop", "length", "other"]))
+                yield Finish(finish_reason=rng.choice(FINISHES))
             if rng.random() < 0.1:
                 yield TextDelta(text="after the end")
         finally:
@@ -111,7 +114,10 @@ class Hostile:
             case 10 | 11:
                 piece = ToolCallDelta(tool_call_id=call, tool_name="look", delta="{")
                 made = ToolCall(
-                    tool_call_id=call, tool_name="look", input={}, provider_executed=True
+                    tool_call_id=call,
+                    tool_name=rng.choice(["look", "look", "look", "unknown", "ask_user"]),
+                    input=rng.choice([{}, None, "", "{", [1], cyclic()]),
+                    provider_executed=rng.choice([True, None]),
                 )
                 return [piece, made]
             case 12:
@@ -145,3 +151,40 @@ class Hostile:
                         continue  # it goes on talking, whatever anybody says (R09)
             case _:
                 pass
+
+
+@final
+class Look:
+    """A tool that the engine runs: it answers, or does what a tool should not."""
+
+    spec = ToolSpec(name="look", description="Looks at something.")
+
+    def __init__(self, rng: random.Random, let_go: asyncio.Event) -> None:
+        self._rng = rng
+        self._let_go = let_go
+
+    async def run(self, call: ToolUse, signal: AbortSignal) -> object:
+        rng = self._rng
+        if rng.random() < 0.5:
+            await fb.sleep(rng.choice(PAUSES_SECONDS))
+        match rng.randrange(12):
+            case 0:
+                raise ValueError(f"{call.tool_call_id} can't be looked at")
+            case 1:
+                raise asyncio.CancelledError("the tool's own")
+            case 2:
+                return cyclic()
+            case 3:
+                return "x" * 2_000_000
+            case 4:
+                await signal.wait()
+                return "stopped"
+            case 5 if rng.random() < 0.2:
+                while not self._let_go.is_set():
+                    try:
+                        await self._let_go.wait()
+                    except asyncio.CancelledError:
+                        continue
+                return "at last"
+            case _:
+                return {"seen": call.tool_call_id}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from streamengine import Event, StreamRequest
 from streamengine.history.partial import is_commit_worthy
+from streamengine.history.usage_log import UsageEntry
 from streamengine.model import (
     AssistantRow,
     ErrorEvent,
@@ -17,6 +18,7 @@ from streamengine.model import (
     StreamEndEvent,
     TextPart,
     ToolPart,
+    UsageDeltaEvent,
     UserRow,
 )
 
@@ -88,7 +90,7 @@ def check_rows(rows: Sequence[Row], asked: Sequence[str]) -> None:
         assert set(calls.values()) <= {1}, (row.id, calls)
 
 
-def check_told_is_kept(told: Told, rows: Sequence[Row], abandoned: frozenset[str]) -> None:
+def check_told_is_kept(told: Told, rows: Sequence[Row]) -> None:
     """Durable before visible: what a terminal said of an answer is what its row says."""
     by_id = {row.id: row for row in rows}
     for message_id in told.message_ids:
@@ -104,7 +106,7 @@ def check_told_is_kept(told: Told, rows: Sequence[Row], abandoned: frozenset[str
             case StreamAbortEvent(abandon_partial=True):
                 assert row is None, message_id
             case StreamAbortEvent():
-                assert (row is not None) or message_id in abandoned or not said.strip(), message_id
+                assert row is not None or not said.strip(), message_id
                 if row is not None:
                     assert row.is_partial, message_id
                     assert text_of(row) == said, (message_id, said)
@@ -112,6 +114,24 @@ def check_told_is_kept(told: Told, rows: Sequence[Row], abandoned: frozenset[str
                 assert row is None or (row.is_partial and text_of(row) == said), message_id
             case _:
                 pass
+
+
+def check_usage(told: Told, rows: Sequence[Row], entries: Sequence[UsageEntry]) -> None:
+    """P15, P16, E22: what an answer used is on its row or in the sidecar, once."""
+    by_id = {row.id: row for row in rows}
+    beside = Counter(entry.message_id for entry in entries)
+    assert set(beside.values()) <= {1}, beside
+    for message_id in told.message_ids:
+        used = [e.cumulative_usage for e in told.of(message_id) if isinstance(e, UsageDeltaEvent)]
+        row = by_id.get(message_id)
+        on_row = None if row is None else row.metadata.usage
+        entry = next((e for e in entries if e.message_id == message_id), None)
+        if not used:
+            assert on_row is None, message_id
+            assert entry is None, message_id
+            continue
+        assert (on_row is None) != (entry is None), (message_id, on_row, entry)
+        assert used[-1] == (on_row if entry is None else entry.usage), message_id
 
 
 def check_requests(requests: Sequence[StreamRequest]) -> None:

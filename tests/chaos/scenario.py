@@ -20,8 +20,9 @@ from fibers.app import AppScope, close_bounded
 from streamengine import Event, FileHistory, SendError, StreamEngine, StreamHandle, StreamRequest
 from streamengine.history.directory import Step
 from streamengine.model import AbortReason, AssistantRow, Completion, Row
+from streamengine.options import EngineOptions
 
-from .hostile import Hostile
+from .hostile import Hostile, Look
 from .promises import (
     TERMINALS,
     Told,
@@ -29,6 +30,7 @@ from .promises import (
     check_requests,
     check_rows,
     check_told_is_kept,
+    check_usage,
     text_of,
 )
 
@@ -109,7 +111,13 @@ class Process:
         self.provider = Hostile(random.Random(rng.random()), self.let_go)
         self.history = FileHistory(state, io="inline", fsync="off", on_step=crash)
         self.scope = AppScope()
-        self.engine = StreamEngine(history=self.history, provider=self.provider, scope=self.scope)
+        self.engine = StreamEngine(
+            history=self.history,
+            provider=self.provider,
+            scope=self.scope,
+            tools=[Look(random.Random(rng.random()), self.let_go)],
+            options=EngineOptions(max_steps=4, fallback_models=("another",)),
+        )
         self.told = Told()
         self.engine.events.subscribe(self._note)
         self.accepted: list[str] = []
@@ -226,7 +234,9 @@ class Process:
         for workspace_id in WORKSPACES:
             mine = [text for text in accepted if text.startswith(workspace_id)]
             check_rows(await self.history.read(workspace_id), mine)
-        check_told_is_kept(self.told, rows, frozenset())
+        check_told_is_kept(self.told, rows)
+        entries = [entry for w in WORKSPACES for entry in await self.history.read_usage(w)]
+        check_usage(self.told, rows, entries)
 
     async def check_goes_on(self, texts: Texts) -> None:
         """Every workspace takes a next message, and answers it (E27)."""
