@@ -1145,7 +1145,7 @@ def test_a_task_interrupted_after_its_loop_was_closed_ends_in_silence() -> None:
 def test_a_task_that_goes_with_its_loop_is_told_of_as_asyncio_does(
     debug: bool, on_purpose: bool
 ) -> None:
-    """"Task was destroyed but it is pending!", unless whoever dropped it said that he means to."""
+    """ "Task was destroyed but it is pending!", unless whoever dropped it said that he means to."""
     told = list[dict[str, Any]]()
 
     def leave_one_behind() -> None:

@@ -298,9 +298,7 @@ def _checked(base_url: str) -> httpx.URL:
     if not url.host or url.scheme not in ("https", "http"):
         raise ValueError("a base URL begins with https:// and a host")
     if url.scheme == "http" and not _is_loopback(url.host):
-        raise ValueError(
-            f"the base URL of {url.host} isn't https: others could read what is said"
-        )
+        raise ValueError(f"the base URL of {url.host} isn't https: others could read what is said")
     return url.copy_with(query=None, fragment=None)
 
 

@@ -1,0 +1,239 @@
+"""AutoRetry: failed and interrupted answers of one engine, taken up again without anybody asking.
+
+In a running process it listens to the engine's events; at its start it looks at what the last one
+left. When to try again is retry.py's business, whether a start takes an answer up startup.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, final
+
+import structlog
+
+import fibers as fb
+from fibers import Clock, Effect, Schedule, Scope
+from fibers.app import Occupant
+
+from .engine import StreamEngine
+from .history import Loaded
+from .history.store import HistoryStore
+from .model.errors import HistoryError
+from .model.events import ErrorEvent, Event, StreamAbortEvent, StreamEndEvent, StreamStartEvent
+from .model.note import LastEnd, WorkspaceNote
+from .model.rows import AssistantRow, Row, UserRow
+from .retry import RetryManager, RetryState
+from .startup import ASK_USER, StartupVerdict, asks_a_person, startup_verdict
+
+READS_AGAIN: Final = 3
+"""How often a history that can't be read at a start is tried again, after 1, 2 and 4 s."""
+INTERRUPTED: Final = "interrupted"
+"""The error type of an answer that the end of the process cut off."""
+
+_log = structlog.get_logger("streamengine.autoretry")
+
+
+@final
+class AutoRetry(Occupant):
+    """Takes up again what failed, later and later, and what a crash or a shutdown interrupted.
+
+        retries = AutoRetry(engine, history)
+        await retries.start(app_scope)
+        await retries.recover()          # in the place of engine.recover()
+
+    ``clock``: what the delays wait on; None takes the clock in context. ``ask_user_tools``: tools
+    that wait for a person: an answer that waits for one is left as it is. ``is_relevant``: rows for
+    which it is False are passed over in looking for an unanswered one.
+    """
+
+    name = "autoretry"
+
+    def __init__(
+        self,
+        engine: StreamEngine,
+        history: HistoryStore,
+        *,
+        clock: Clock | None = None,
+        ask_user_tools: Collection[str] = (ASK_USER,),
+        is_relevant: Callable[[Row], bool] = lambda _row: True,
+    ) -> None:
+        self._engine = engine
+        self._history = history
+        self._clock = clock
+        self._ask_user_tools = ask_user_tools
+        self._is_relevant = is_relevant
+        self._scope: Scope | None = None
+        # Only those with something to remember: a series, or an opt-out.
+        self._managers: dict[str, RetryManager] = {}
+
+    # ---- an occupant of the app scope
+
+    def start(self, scope: Scope) -> Effect[None]:
+        """Listen to the engine from now on, until ``scope`` closes; the tries run in it."""
+
+        def listen() -> None:
+            self._scope = scope
+            unsubscribe = self._engine.events.subscribe(self._on_event)
+            fb.run_sync(scope.add_finalizer(lambda _exit: Effect.sync(unsubscribe)))
+
+        return Effect.sync(listen)
+
+    def describe(self) -> Mapping[str, object]:
+        """The workspaces with a series of tries, for a dump."""
+        return {
+            workspace_id: f"try {state.attempt}{' pending' if state.pending else ''}"
+            for workspace_id, manager in self._managers.items()
+            if (state := manager.state).attempt or state.pending
+        }
+
+    # ---- asking and telling
+
+    def state(self, workspace_id: str) -> RetryState:
+        """Where the retries of a workspace stand."""
+        manager = self._managers.get(workspace_id)
+        return RetryState(0, pending=False, enabled=True) if manager is None else manager.state
+
+    def call_off(self, workspace_id: str) -> None:
+        """A person's stop while a try is pending: it won't come."""
+        manager = self._managers.get(workspace_id)
+        if manager is not None:
+            manager.call_off("stopped")
+            self._tidy(workspace_id, manager)
+
+    def set_enabled(self, workspace_id: str, enabled: bool) -> Effect[None, HistoryError]:
+        """Turn the retries of a workspace on or off, also for later runs of the process."""
+        return self._set_enabled(workspace_id, enabled)
+
+    @fb.effect(raises=HistoryError)
+    async def _set_enabled(self, workspace_id: str, enabled: bool) -> None:
+        manager = self._manager(workspace_id)
+        manager.set_enabled(enabled)
+        self._tidy(workspace_id, manager)
+        note = await self._history.read_note(workspace_id)
+        await self._history.write_note(
+            workspace_id, note.model_copy(update={"auto_retry": enabled})
+        )
+
+    def _manager(self, workspace_id: str, *, enabled: bool = True) -> RetryManager:
+        manager = self._managers.get(workspace_id)
+        if manager is None:
+            if self._scope is None:
+                raise RuntimeError("AutoRetry has no scope yet: run start(scope) first")
+            manager = self._managers[workspace_id] = RetryManager(
+                workspace_id,
+                retry=lambda: self._engine.resume_stream(workspace_id),
+                tell=self._engine.events.emit,
+                scope=self._scope,
+                clock=self._clock,
+                enabled=enabled,
+            )
+        return manager
+
+    def _tidy(self, workspace_id: str, manager: RetryManager) -> None:
+        """Forget a manager that has nothing to remember."""
+        if manager.state == RetryState(0, pending=False, enabled=True):
+            self._managers.pop(workspace_id, None)
+
+    # ---- in a running process
+
+    def _on_event(self, event: Event) -> None:
+        manager = self._managers.get(event.workspace_id)
+        if manager is not None and manager.is_own(event.message_id):
+            return  # the series waits for that answer's completion itself
+        match event:
+            case ErrorEvent():
+                manager = self._manager(event.workspace_id)
+                manager.handle_failure(event.message_id, event.error_type)
+            case StreamStartEvent() | StreamEndEvent() if manager is not None:
+                # Somebody asks anew: what had failed before is not tried again.
+                manager.handle_success()
+            case StreamAbortEvent() if manager is not None:
+                manager.call_off("aborted")
+            case _:
+                pass
+        if manager is not None:
+            self._tidy(event.workspace_id, manager)
+
+    # ---- at the start of a process
+
+    def recover(self) -> Effect[Mapping[str, StartupVerdict], HistoryError]:
+        """Put every workspace in order, and take up again what the last process left interrupted.
+
+        Gives the verdict on each. A workspace whose history can't be read is tried again in the
+        background, and isn't among them. Fails only where the workspaces can't be listed.
+        """
+        return self._recover()
+
+    @fb.effect(raises=HistoryError)
+    async def _recover(self) -> Mapping[str, StartupVerdict]:
+        verdicts: dict[str, StartupVerdict] = {}
+        for workspace_id in await self._history.workspaces():
+            try:
+                verdicts[workspace_id] = await self._take_up(workspace_id)
+            except HistoryError as error:
+                _log.warning("recovery", workspaceId=workspace_id, problem=str(error))
+                self._take_up_later(workspace_id)
+        return verdicts
+
+    def _take_up_later(self, workspace_id: str) -> None:
+        assert self._scope is not None, "AutoRetry has no scope yet: run start(scope) first"
+        again = Schedule.exponential(1.0).up_to(READS_AGAIN - 1)
+
+        def give_up(error: HistoryError) -> Effect[None]:
+            return Effect.sync(
+                lambda: _log.warning(
+                    "recovery given up; its next start tries again",
+                    workspaceId=workspace_id,
+                    problem=str(error),
+                )
+            )
+
+        later = fb.sleep(1).flat_map(lambda _: self._take_up(workspace_id))
+        work = later.retry(again).map(lambda _: None).catch(give_up)
+        if self._clock is not None:
+            work = work.provide_service(fb.ClockTag, self._clock)
+        self._scope.fork(work).set_name(f"recovery of {workspace_id}")
+
+    @fb.effect(raises=HistoryError)
+    async def _take_up(self, workspace_id: str) -> StartupVerdict:
+        # Before the load, which drops a partial that is nothing but an unanswered question (P7).
+        partial = await self._history.read_partial(workspace_id)
+        loaded = await self._history.load(workspace_id)
+        _log_report(workspace_id, loaded)
+        note = await self._history.read_note(workspace_id)
+        if partial is not None and asks_a_person(partial.parts, self._ask_user_tools):
+            note = await self._remember_question(workspace_id, note, partial, loaded)
+        if not note.auto_retry:
+            self._manager(workspace_id, enabled=False)
+        if self._engine.is_streaming(workspace_id) or self._engine.is_starting(workspace_id):
+            return "nothing-interrupted"  # somebody was quicker: it is being answered
+        verdict = startup_verdict(
+            loaded.rows,
+            note,
+            is_relevant=self._is_relevant,
+            ask_user_tools=self._ask_user_tools,
+        )
+        if verdict == "retry":
+            self._manager(workspace_id).handle_failure(loaded.rows[-1].id, INTERRUPTED)
+        return verdict
+
+    @fb.effect(raises=HistoryError)
+    async def _remember_question(
+        self, workspace_id: str, note: WorkspaceNote, partial: AssistantRow, loaded: Loaded
+    ) -> WorkspaceNote:
+        users = [row for row in loaded.rows if isinstance(row, UserRow)]
+        end = LastEnd(
+            message_id=partial.id,
+            after_sequence=users[-1].metadata.history_sequence if users else None,
+            asks_a_person=True,
+        )
+        note = note.model_copy(update={"last_end": end})
+        await self._history.write_note(workspace_id, note)
+        return note
+
+
+def _log_report(workspace_id: str, loaded: Loaded) -> None:
+    for problem in loaded.report.problems:
+        _log.warning("recovery", workspaceId=workspace_id, problem=str(problem))
+    for warning in loaded.report.warnings:
+        _log.warning("recovery", workspaceId=workspace_id, warning=warning)
