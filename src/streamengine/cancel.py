@@ -16,7 +16,6 @@ from .abandoned import guarded
 from .history.partial import is_commit_worthy
 from .model.events import StreamAbortEvent
 from .model.request import Completion
-from .noting import note_end
 from .sidecar import record_usage
 from .stream import StopWish, Stream, StreamState
 
@@ -127,8 +126,6 @@ class Canceller:
         else:
             commit = self._history.commit_partial(workspace_id, message_id)
             await guarded("commit of the partial", stream, commit)
-        note = note_end(self._history, workspace_id, stream.last_end(abort_reason=wish.reason))
-        await guarded("note of the end", stream, note)
         # A partial that could not be committed carries the reservation itself.
         release = self._history.release(workspace_id, message_id)
         await guarded("end of the reservation", stream, release)

@@ -16,7 +16,6 @@ from .model.errors import StreamError
 from .model.events import ErrorEvent, StreamEndEvent
 from .model.request import Completion
 from .model.tool_output import ABORTED, UNANSWERED
-from .noting import note_end
 from .payloads import text_of, type_of
 from .sidecar import record_usage
 from .stream import StreamState
@@ -122,8 +121,6 @@ class Ending:
             await self._writer.write_error(text, error_type)
             # Not on the partial, which may never become a row (P16).
             await guarded("usage", stream, record_usage(self._history, stream, "error"))
-            end = stream.last_end(error_type=error_type)
-            await guarded("note", stream, note_end(self._history, stream.workspace_id, end))
             _log.warning(
                 "stream failed",
                 workspaceId=stream.workspace_id,

@@ -111,10 +111,6 @@ class StreamEngine(Occupant):
         stream = self._streams.get(workspace_id)
         return stream is not None and stream.is_streaming
 
-    def is_starting(self, workspace_id: str) -> bool:
-        """True while a start of the workspace has not registered its stream yet."""
-        return bool(self._starting.in_progress(workspace_id, None))
-
     def live_text(self, workspace_id: str) -> tuple[str, list[TextPart]] | None:
         """Message id and parts of the live stream so far, for a reader who comes late. None from
         its terminal event on: nothing more would come.
@@ -149,24 +145,6 @@ class StreamEngine(Occupant):
         """
         options = options or StartOptions()
         return self._in_clock(self._starting.start(workspace_id, request, signal, options))
-
-    def resume_stream(
-        self,
-        workspace_id: str,
-        request: StreamRequest | None = None,
-        *,
-        signal: AbortSignal | None = None,
-        options: StartOptions | None = None,
-    ) -> Effect[StreamHandle, SendError]:
-        """Answer the last message of the conversation again, or go on with an answer to it that is
-        not whole: no row is added for the message (P20), and the provider is shown what was said.
-
-        ``request``: what to ask with, in place of what the message was sent with; its text is not
-        used. A live stream of the workspace is stopped first, as "system". Fails with SendError
-        "nothing_to_resume" where the last message has its answer, else as start_stream.
-        """
-        options = options or StartOptions()
-        return self._in_clock(self._starting.resume(workspace_id, request, signal, options))
 
     def _in_clock(self, eff: Effect[Any, Any]) -> Effect[Any, Any]:
         return eff if self._clock is None else eff.provide_service(fb.ClockTag, self._clock)

@@ -19,16 +19,14 @@ import fibers as fb
 from fibers import AbortController, AbortSignal, Clock, Effect, Scope
 
 from .answers import Answers, StreamHandle, answer_in
-from .asking import Asked, kept_of, newest, request_of, unanswered
+from .conversation import for_provider
 from .feeding import Parts, close_parts
 from .locks import WorkspaceLocks
 from .model.errors import HistoryError, HistoryErrorKind, SendError
 from .model.ids import check_id
-from .model.note import LastEnd
 from .model.parts import TextPart
 from .model.request import AbortReason, Completion, StreamRequest
 from .model.rows import Row, RowMetadata, UserRow
-from .noting import note_end
 from .options import EngineOptions, StartOptions
 from .payloads import text_of
 from .stream import Completing, StopWish, Stream
@@ -64,7 +62,6 @@ class Start:
         self.stream: Stream | None = None
         self.scope = Scope(name=f"stream {self.message_id}")
         self.temp_directory: Path | None = None
-        self.answers_sequence: int | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wait(self) -> Effect[None]:
@@ -145,37 +142,15 @@ class Starting:
         options: StartOptions,
     ) -> StreamHandle:
         """See StreamEngine.start_stream."""
+        try:
+            check_id(workspace_id)
+        except ValueError as error:
+            raise SendError("invalid_id", str(error)) from error
         if not request.text.strip():
             raise SendError("empty_message", "the message has no text")
         known = self._answers.known(workspace_id, request)
         if known is not None:
             return known
-        return await self._start(workspace_id, request, signal, options)
-
-    @fb.effect(raises=SendError)
-    async def resume(
-        self,
-        workspace_id: str,
-        request: StreamRequest | None,
-        signal: AbortSignal | None,
-        options: StartOptions,
-    ) -> StreamHandle:
-        """See StreamEngine.resume_stream."""
-        return await self._start(workspace_id, request, signal, options, resumes=True)
-
-    async def _start(
-        self,
-        workspace_id: str,
-        request: StreamRequest | None,
-        signal: AbortSignal | None,
-        options: StartOptions,
-        *,
-        resumes: bool = False,
-    ) -> StreamHandle:
-        try:
-            check_id(workspace_id)
-        except ValueError as error:
-            raise SendError("invalid_id", str(error)) from error
         start = Start(await fb.current_clock(), options)
         self._supervision.guard_start(
             f"start in {workspace_id}", lambda: self.stop(start, SYSTEM), start.wait()
@@ -188,8 +163,6 @@ class Starting:
         self._starts.setdefault(workspace_id, []).append(start)
         try:
             async with self.locks.hold(workspace_id):
-                if resumes or request is None:
-                    return await self._resume_in_turn(workspace_id, request, start)
                 return await self._in_turn(workspace_id, request, start)
         except HistoryError as error:
             raise SendError("history", str(error), details={"kind": error.kind}) from error
@@ -219,7 +192,9 @@ class Starting:
         answered = await self._answered_before(workspace_id, request)
         if answered is not None:
             return answered
-        await self._stop_live(workspace_id)
+        live = self._live(workspace_id)
+        if live is not None:
+            await self._canceller.cancel(live, SYSTEM)
         # What an error or a crash left, before the next row takes its place in the order. It may be
         # the answer to this very message.
         if await self._commit_what_is_left(workspace_id):
@@ -234,45 +209,11 @@ class Starting:
                 timestamp_ms=_now_ms(),
                 client_message_id=request.client_message_id,
                 correlation=request.correlation,
-                model=request.model,
-                request=kept_of(request),
             ),
         )
         stored = (await self._history.append_user(workspace_id, user)).row
-        return await self._answer(
-            workspace_id, request, start, stored, lambda rows: newest(rows, stored)
-        )
-
-    async def _resume_in_turn(
-        self, workspace_id: str, request: StreamRequest | None, start: Start
-    ) -> StreamHandle:
-        """As _in_turn, for a message that is in the conversation already."""
-        await self._stop_live(workspace_id)
-        await self._commit_what_is_left(workspace_id)
-        asked = unanswered(await self._history.read(workspace_id))
-        if request is None:
-            request = request_of(asked.user)
-        else:
-            request = request.model_copy(update={"text": request_of(asked.user).text})
-        return await self._answer(workspace_id, request, start, asked.user, unanswered)
-
-    async def _stop_live(self, workspace_id: str) -> None:
-        live = self._live(workspace_id)
-        if live is not None:
-            await self._canceller.cancel(live, SYSTEM)
-
-    async def _answer(
-        self,
-        workspace_id: str,
-        request: StreamRequest,
-        start: Start,
-        user: UserRow,
-        ask: Callable[[list[Row]], Asked],
-    ) -> StreamHandle:
-        """From a durable user row on. ``ask`` finds its place in the conversation."""
-        start.answers_sequence = user.metadata.history_sequence
         try:
-            launch = await self._construct(workspace_id, request, start, ask)
+            launch = await self._construct(workspace_id, request, start, stored)
         finally:
             if start.stream is None:
                 await release(self._history, workspace_id, start.message_id)
@@ -289,26 +230,22 @@ class Starting:
         return start.handle
 
     async def _construct(
-        self,
-        workspace_id: str,
-        request: StreamRequest,
-        start: Start,
-        ask: Callable[[list[Row]], Asked],
+        self, workspace_id: str, request: StreamRequest, start: Start, user: UserRow
     ) -> Callable[[], None] | None:
         """Everything up to the registration. None where the start was stopped before."""
         if start.is_stopped():
-            await self._stopped(workspace_id, request, start)
+            self._stopped(workspace_id, request, start)
             return None
         rows = await self._history.read(workspace_id)
         sequence = await self._history.reserve(workspace_id, start.message_id)
         if start.is_stopped():
-            await self._stopped(workspace_id, request, start)
+            self._stopped(workspace_id, request, start)
             return None
         await self._prepare_temp_directory(start)
         if start.options.admit is not None and not start.is_stopped():
             await self._admitted(start, start.options.admit)
         if start.is_stopped():
-            await self._stopped(workspace_id, request, start)
+            self._stopped(workspace_id, request, start)
             return None
         tools = start.options.tools
         toolbox = (
@@ -316,18 +253,13 @@ class Starting:
             if tools is None
             else Toolbox(tools, max_output_bytes=self._options.max_tool_output_bytes)
         )
-        place = ask(rows)
         asked = request.model_copy(
-            update={
-                "history": place.before,
-                "so_far": place.so_far,
-                "tools": request.tools or toolbox.specs,
-            }
+            update={"history": _before(rows, user), "tools": request.tools or toolbox.specs}
         )
         fenced = start.options.stop_fence() if start.options.stop_fence is not None else None
         if fenced is not None:
             self.stop(start, StopWish(fenced))
-            await self._stopped(workspace_id, request, start)
+            self._stopped(workspace_id, request, start)
             return None
         try:
             parts = self._provider.stream(asked, start.controller.signal)
@@ -343,14 +275,13 @@ class Starting:
             start.controller,
             start.clock,
             start.scope,
-            answers_sequence=start.answers_sequence,
         )
         stream.temp_directory = start.temp_directory
         # Once more: the provider itself may have stopped it, through whatever it called.
         if start.is_stopped():
             closing = close_parts(parts, stream)
             stream.work.fork(closing, start_immediately=True, uninterruptible=True)
-            await self._stopped(workspace_id, request, start)
+            self._stopped(workspace_id, request, start)
             return None
         # Register and supervise: one synchronous block, so that nothing comes between. The launch
         # is deferred: a late fork into a closed scope aborts before the first event (VA6).
@@ -361,23 +292,9 @@ class Starting:
         self._end(workspace_id, start)
         return launch
 
-    async def _stopped(self, workspace_id: str, request: StreamRequest, start: Start) -> None:
-        """Nothing registered, nothing emitted; the completion says why (E16, BT6), and a note keeps
-        a restart from beginning it again (R02).
-        """
+    def _stopped(self, workspace_id: str, request: StreamRequest, start: Start) -> None:
+        """Nothing registered, nothing emitted; the completion says why (E16, BT6)."""
         assert start.stop is not None
-        end = LastEnd(
-            message_id=start.message_id,
-            after_sequence=start.answers_sequence,
-            abort_reason=start.stop.reason,
-        )
-        noted = await note_end(self._history, workspace_id, end).exit()
-        if isinstance(noted, fb.Failure):
-            _log.warning(
-                "a stopped start is not noted",
-                workspaceId=workspace_id,
-                error=text_of(noted.failure().squash()),
-            )
         start.completing.settle(Completion(status="aborted", abort_reason=start.stop.reason))
         self._answers.remember(workspace_id, request, start.handle)
 
@@ -479,6 +396,11 @@ def _new_id(kind: Literal["a", "u"]) -> str:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _before(rows: list[Row], user: UserRow) -> tuple[Row, ...]:
+    """The conversation that the provider sees before the message it shall answer."""
+    return for_provider(row for row in rows if row.id != user.id)
 
 
 def _send_error(exc: Exception) -> SendError:

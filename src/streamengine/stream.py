@@ -14,7 +14,6 @@ from fibers import AbortController, Clock, Effect, Scope
 
 from .model.events import StreamLifecycleEvent, StreamPhase
 from .model.fold import fold_parts
-from .model.note import LastEnd
 from .model.parts import MessagePart
 from .model.request import AbortReason, Completion, StreamRequest
 from .model.rows import AssistantRow, RowMetadata
@@ -93,15 +92,11 @@ class Stream:
         controller: AbortController,
         clock: Clock,
         scope: Scope,
-        *,
-        answers_sequence: int | None = None,
     ) -> None:
         self.workspace_id = workspace_id
         self.message_id = message_id
         self.request = request
         self.history_sequence = history_sequence
-        # Of the user row that it answers.
-        self.answers_sequence = answers_sequence
         self.completing = completing
         # The only cancellation transport: the provider gets its signal, and nothing else.
         self.controller = controller
@@ -184,17 +179,6 @@ class Stream:
             start_time_ms=self.start_time_ms,
             parts=tuple(self.parts),
             usage=self.last_usage,
-        )
-
-    def last_end(
-        self, *, abort_reason: str | None = None, error_type: str | None = None
-    ) -> LastEnd:
-        """What is to be remembered of it where it doesn't end as a whole answer."""
-        return LastEnd(
-            message_id=self.message_id,
-            after_sequence=self.answers_sequence,
-            abort_reason=abort_reason,
-            error_type=error_type,
         )
 
     def duration_ms(self) -> int:

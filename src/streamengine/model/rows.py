@@ -37,8 +37,6 @@ class RowMetadata(CamelModel):
     client_message_id: str | None = None
     """The sender's own id of a user message: sent twice, it is stored once."""
     correlation: Mapping[str, Any] | None = None
-    request: Mapping[str, Any] | None = None
-    """What a user message was sent with beside its text; a retry asks with the same."""
     error: str | None = None
     error_type: str | None = None
     finish_reason: str | None = None
