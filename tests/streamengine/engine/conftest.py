@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 import fibers as fb
 from fibers import Scope
 from fibers.testing import TestClock
+from streamengine import EngineOptions, Tool
 from streamengine.history.store import IoMode
 
 from .kit import Answer, Desk, Wedged, make_desk, unhandled_failures
@@ -20,7 +21,12 @@ class MakeDesk(Protocol):
     """What the fixture `desk` is."""
 
     def __call__(
-        self, *answers: Answer, scope: Scope | None = None, io: IoMode = "inline"
+        self,
+        *answers: Answer,
+        scope: Scope | None = None,
+        io: IoMode = "inline",
+        tools: Sequence[Tool] = (),
+        options: EngineOptions | None = None,
     ) -> Desk: ...
 
 
@@ -45,9 +51,9 @@ async def desk(rt: fb.Runtime, clock: TestClock, tmp_path: Path) -> AsyncIterato
     """Makes an engine with the given answers; see make_desk for the options."""
     wedged: list[Wedged] = []
 
-    def make(*answers: Answer, scope: Scope | None = None, io: IoMode = "inline") -> Desk:
+    def make(*answers: Answer, **options: Any) -> Desk:
         wedged.extend(answer for answer in answers if isinstance(answer, Wedged))
-        return make_desk(rt, clock, tmp_path, *answers, scope=scope, io=io)
+        return make_desk(rt, clock, tmp_path, *answers, **options)
 
     yield make
     # A test that failed before it let them go must not hang as well.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,18 @@ import fibers as fb
 from fibers import AbortSignal, Effect, Scope
 from fibers.testing import TestClock
 from streamengine import (
+    EngineOptions,
     Event,
     FileHistory,
     HistoryError,
     HistoryStore,
+    StartOptions,
     StreamEngine,
     StreamHandle,
     StreamRequest,
+    Tool,
+    ToolSpec,
+    ToolUse,
 )
 from streamengine.history import UsageEntry, UsageSource, partial_log
 from streamengine.history.results import AppendedUser, CommitResult, Loaded
@@ -32,6 +37,7 @@ from streamengine.model import (
     Completion,
     ErrorEvent,
     Finish,
+    FinishStep,
     MessagePart,
     ProviderPart,
     Row,
@@ -41,6 +47,7 @@ from streamengine.model import (
     StreamEndEvent,
     TextDelta,
     TextEnd,
+    ToolCall,
     UnknownPart,
     Usage,
     UserRow,
@@ -161,6 +168,48 @@ class Wedged:
             except asyncio.CancelledError:
                 self.interrupts += 1
         yield text("too late")
+
+
+# ---- tools
+
+
+@final
+class Hand:
+    """A tool that does what the test says: ``run`` is called with its input and the signal."""
+
+    def __init__(
+        self, name: str, run: Callable[[dict[str, Any], AbortSignal], Awaitable[object]]
+    ) -> None:
+        self.spec = ToolSpec(name=name)
+        self.uses: list[ToolUse] = []
+        self._run = run
+
+    def run(self, call: ToolUse, signal: AbortSignal) -> Awaitable[object]:
+        self.uses.append(call)
+        return self._run(dict(call.input), signal)
+
+
+def echo(name: str = "echo") -> Hand:
+    """A tool that gives its input back."""
+
+    async def run(given: dict[str, Any], _signal: AbortSignal) -> object:
+        return given
+
+    return Hand(name, run)
+
+
+def calls(*names: str, **inputs: Any) -> Answer:
+    """A step that calls these tools, as ``<name>-1``; inputs by the name of the tool."""
+    parts = [
+        ToolCall(tool_call_id=f"{name}-1", tool_name=name, input=inputs.get(name, {}))
+        for name in names
+    ]
+    return says(*parts, Finish(finish_reason="tool-calls", raw_finish_reason="tool_calls"))
+
+
+def tokens(total: int, **fields: Any) -> FinishStep:
+    """The end of a step that used so many tokens."""
+    return FinishStep(usage=Usage(total_tokens=total), **fields)
 
 
 # ---- what was told
@@ -433,10 +482,11 @@ class Desk:
         workspace_id: str = WORKSPACE,
         *,
         signal: AbortSignal | None = None,
+        options: StartOptions | None = None,
         **fields: Any,
     ) -> Effect[StreamHandle, Any]:
         request = StreamRequest(text=text, **fields)
-        return self.engine.start_stream(workspace_id, request, signal=signal)
+        return self.engine.start_stream(workspace_id, request, signal=signal, options=options)
 
     async def stop(
         self, reason: AbortReason = "user", workspace_id: str = WORKSPACE, **options: Any
@@ -470,6 +520,20 @@ class Desk:
         await self.rt.run(fiber.interrupt())
         return settled
 
+    async def whole(self, text: str = "Hi", **fields: Any) -> Completion:
+        """Start, and give the completion, which must be settled by what can run now."""
+        return await self.done(await self.start(text, **fields))
+
+    def parts(self, workspace_id: str = WORKSPACE) -> list[dict[str, Any]]:
+        """The parts of the last row on disk."""
+        parts: list[dict[str, Any]] = self.disk.rows(workspace_id)[-1]["parts"]
+        return parts
+
+    async def usages(self) -> list[tuple[str, int | None, str]]:
+        """What the sidecar has: message id, total tokens, source."""
+        entries = await self.rt.run(self.history.read_usage(WORKSPACE))
+        return [(e.message_id, e.usage.total_tokens, e.source) for e in entries]
+
     @property
     def is_idle(self) -> bool:
         """Nothing registered, nothing starting."""
@@ -484,11 +548,15 @@ def make_desk(
     *answers: Answer,
     scope: Scope | None = None,
     io: IoMode = "inline",
+    tools: Sequence[Tool] = (),
+    options: EngineOptions | None = None,
 ) -> Desk:
     """An engine with these answers, on the files of this directory."""
     history = FaultyHistory(FileHistory(state_directory, io=io, fsync="off"))
     provider = Provider(*answers)
-    engine = StreamEngine(history=history, provider=provider, scope=scope)
+    engine = StreamEngine(
+        history=history, provider=provider, scope=scope, tools=tools, options=options
+    )
     return Desk(rt, clock, Disk(state_directory), history, provider, engine, Tape(engine), scope)
 
 
