@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import structlog
 
@@ -23,6 +23,13 @@ STORE_GRACE_SECONDS: Final = 5.0
 """How long a stop waits for one step of the store; then it goes on without it."""
 
 _log = structlog.get_logger("streamengine.abandoned")
+
+
+class Named(Protocol):
+    """What a log line names: a stream, or a start that has none yet."""
+
+    workspace_id: str
+    message_id: str
 
 
 @final
@@ -85,7 +92,7 @@ class Abandoned:
 
 
 @fb.effect
-async def guarded(step: str, stream: Stream, work: fb.Effect[Any, Any]) -> fb.Exit[Any, Any]:
+async def guarded(step: str, stream: Named, work: fb.Effect[Any, Any]) -> fb.Exit[Any, Any]:
     """The exit of a step whose failure must not keep the next one from being done."""
     exit_ = await work.exit()
     if isinstance(exit_, fb.Failure):
@@ -93,7 +100,7 @@ async def guarded(step: str, stream: Stream, work: fb.Effect[Any, Any]) -> fb.Ex
     return exit_
 
 
-def _log_failure(step: str, stream: Stream, cause: fb.Cause[Any]) -> None:
+def _log_failure(step: str, stream: Named, cause: fb.Cause[Any]) -> None:
     _log.warning(
         "a step of an ending failed",
         step=step,

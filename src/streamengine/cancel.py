@@ -15,8 +15,9 @@ import fibers as fb
 from .abandoned import guarded
 from .history.partial import is_commit_worthy
 from .model.events import StreamAbortEvent
+from .model.note import LastEnd
 from .model.request import Completion
-from .sidecar import record_usage
+from .sidecar import note_end, record_usage
 from .stream import StopWish, Stream, StreamState
 
 if TYPE_CHECKING:
@@ -126,6 +127,12 @@ class Canceller:
         else:
             commit = self._history.commit_partial(workspace_id, message_id)
             await guarded("commit of the partial", stream, commit)
+        end = LastEnd(
+            message_id=message_id,
+            after_sequence=stream.question_sequence,
+            abort_reason=wish.reason,
+        )
+        await guarded("note of the end", stream, note_end(self._history, workspace_id, end))
         # A partial that could not be committed carries the reservation itself.
         release = self._history.release(workspace_id, message_id)
         await guarded("end of the reservation", stream, release)

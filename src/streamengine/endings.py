@@ -14,10 +14,11 @@ import fibers as fb
 from .abandoned import guarded
 from .model.errors import StreamError
 from .model.events import ErrorEvent, StreamEndEvent
+from .model.note import LastEnd
 from .model.request import Completion
 from .model.tool_output import ABORTED, UNANSWERED
 from .payloads import text_of, type_of
-from .sidecar import record_usage
+from .sidecar import note_end, record_usage
 from .stream import StreamState
 from .usage import count_step, late_usage
 
@@ -121,6 +122,13 @@ class Ending:
             await self._writer.write_error(text, error_type)
             # Not on the partial, which may never become a row (P16).
             await guarded("usage", stream, record_usage(self._history, stream, "error"))
+            end = LastEnd(
+                message_id=stream.message_id,
+                after_sequence=stream.question_sequence,
+                error_type=error_type,
+            )
+            note = note_end(self._history, stream.workspace_id, end)
+            await guarded("note of the end", stream, note)
             _log.warning(
                 "stream failed",
                 workspaceId=stream.workspace_id,

@@ -15,6 +15,7 @@ from fibers.app import Occupant
 from .abandoned import STORE_GRACE_SECONDS, Abandoned
 from .answers import StreamHandle
 from .cancel import Canceller
+from .construction import Start, release
 from .events.spine import EventSpine
 from .feeding import Parts
 from .history.store import HistoryStore
@@ -26,7 +27,7 @@ from .options import EngineOptions, StartOptions
 from .phases import phases_told_on
 from .providers.base import Provider
 from .pump import Pump
-from .starting import Start, Starting, release
+from .starting import Starting
 from .stream import StopWish, Stream
 from .supervise import SYSTEM, Supervision
 from .tokens import kept
@@ -111,6 +112,10 @@ class StreamEngine(Occupant):
         stream = self._streams.get(workspace_id)
         return stream is not None and stream.is_streaming
 
+    def is_starting(self, workspace_id: str) -> bool:
+        """True while a start has begun that has not registered its stream yet."""
+        return bool(self._starting.in_progress(workspace_id, None))
+
     def live_text(self, workspace_id: str) -> tuple[str, list[TextPart]] | None:
         """Message id and parts of the live stream so far, for a reader who comes late. None from
         its terminal event on: nothing more would come.
@@ -145,6 +150,23 @@ class StreamEngine(Occupant):
         """
         options = options or StartOptions()
         return self._in_clock(self._starting.start(workspace_id, request, signal, options))
+
+    def resume_stream(
+        self,
+        workspace_id: str,
+        request: StreamRequest | None = None,
+        *,
+        signal: AbortSignal | None = None,
+        options: StartOptions | None = None,
+    ) -> Effect[StreamHandle, SendError]:
+        """Answer the last message of the history again; no row is added for it (P20).
+
+        ``request`` None: as it was asked for. Its text is the row's in any case. Fails with
+        SendError as start_stream, and with "nothing_to_resume" where the last message has a whole
+        answer, or is being answered.
+        """
+        options = options or StartOptions()
+        return self._in_clock(self._starting.resume(workspace_id, request, signal, options))
 
     def _in_clock(self, eff: Effect[Any, Any]) -> Effect[Any, Any]:
         return eff if self._clock is None else eff.provide_service(fb.ClockTag, self._clock)

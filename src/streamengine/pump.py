@@ -41,7 +41,7 @@ from .model.parts import (
     UnknownPart,
 )
 from .model.request import StreamRequest
-from .model.tool_output import REFUSED
+from .model.tool_output import REFUSED, UNANSWERED
 from .partials import PartialWriter
 from .payloads import exception_of, text_of
 from .providers.base import LateUsage
@@ -128,6 +128,8 @@ class Pump:
         self._call_start = 0
         # What a refused answer said is told and kept, but no model gets to see it.
         self._withheld: list[slice] = []
+        # What an earlier try of the same answer has said; it stands in a row of its own.
+        self._said_before = request.so_far
 
     # ---- the whole
 
@@ -251,9 +253,12 @@ class Pump:
         if self._steps >= self._options.max_steps:
             _log.warning("an answer ends at its bound of steps", steps=self._steps)
             return _Whole(finish, self._steps)
+        for call in self._transcript.open_calls:
+            # The provider's own, which it left without a result.
+            self._transcript.close_call(call, UNANSWERED)
         await self._boundary()
         if not self._is_aborted():
-            self._ask(so_far=fold_parts(self._said()))
+            self._ask(so_far=fold_parts([*self._said_before, *self._said()]))
         return None
 
     def _ask(self, **changed: Any) -> None:

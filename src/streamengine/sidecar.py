@@ -1,4 +1,4 @@
-"""The usage of an answer that no row carries, kept beside the rows (P15, P16)."""
+"""What is kept of an answer beside its rows: usage that no row carries (P15, P16), how it ended."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import fibers as fb
 
 from .model.errors import HistoryError
+from .model.note import LastEnd
 
 if TYPE_CHECKING:
     from .history.store import HistoryStore
@@ -23,3 +24,10 @@ async def record_usage(
         await history.record_usage(
             stream.workspace_id, stream.message_id, spent, model=stream.model, source=source
         )
+
+
+@fb.effect(raises=HistoryError)
+async def note_end(history: HistoryStore, workspace_id: str, end: LastEnd) -> None:
+    """Remember how the last answer ended that is no whole row; the rest of the note stays."""
+    note = await history.read_note(workspace_id)
+    await history.write_note(workspace_id, note.model_copy(update={"last_end": end}))

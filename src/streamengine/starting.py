@@ -6,32 +6,26 @@ the start itself, and nothing is told (E1, BT6); from there on it is a stop of t
 
 from __future__ import annotations
 
-import asyncio
-import time
-import uuid
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, final
 
 import structlog
 
 import fibers as fb
-from fibers import AbortController, AbortSignal, Clock, Effect, Scope
+from fibers import AbortSignal
 
 from .answers import Answers, StreamHandle, answer_in
-from .conversation import for_provider
-from .feeding import Parts, close_parts
+from .construction import Construction, Launch, Start, release
+from .feeding import Parts
 from .locks import WorkspaceLocks
 from .model.errors import HistoryError, HistoryErrorKind, SendError
 from .model.ids import check_id
-from .model.parts import TextPart
-from .model.request import AbortReason, Completion, StreamRequest
-from .model.rows import Row, RowMetadata, UserRow
+from .model.request import AbortReason, StreamRequest
 from .options import EngineOptions, StartOptions
 from .payloads import text_of
-from .stream import Completing, StopWish, Stream
+from .question import Question, open_question, user_row
+from .stream import StopWish, Stream
 from .supervise import SYSTEM
-from .tempdir import make_temp_directory, remove_temp_directory
 from .tools import Toolbox
 
 if TYPE_CHECKING:
@@ -46,36 +40,6 @@ _ABOUT_THE_PARTIAL: Final[frozenset[HistoryErrorKind]] = frozenset(
     {"no_sequence", "sequence_taken", "stale_sequence", "malformed_sequence", "invalid_row"}
 )
 """Failures of a commit that another try can't mend: the partial itself is wrong."""
-
-
-@final
-class Start:
-    """A start that may not have registered its stream yet."""
-
-    def __init__(self, clock: Clock, options: StartOptions) -> None:
-        self.message_id = _new_id("a")
-        self.clock = clock
-        self.options = options
-        self.controller = AbortController()
-        self.completing = Completing()
-        self.stop: StopWish | None = None
-        self.stream: Stream | None = None
-        self.scope = Scope(name=f"stream {self.message_id}")
-        self.temp_directory: Path | None = None
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wait(self) -> Effect[None]:
-        """Wait until it has registered its stream, or given up."""
-        return Effect.promise(lambda: self.over)
-
-    def is_stopped(self) -> bool:
-        """Whether it was stopped before its registration."""
-        # A call, asked again after each wait: a checker takes an attribute to stay what it was.
-        return self.stop is not None
-
-    @property
-    def handle(self) -> StreamHandle:
-        return StreamHandle(self.message_id, self.completing.wait())
 
 
 @final
@@ -97,13 +61,24 @@ class Starting:
         register: Callable[[Stream, StreamRequest, Parts, Toolbox], Callable[[], None]],
     ) -> None:
         self._history = history
-        self._provider = provider
-        self._toolbox = toolbox
-        self._options = options
         self._canceller = canceller
         self._supervision = supervision
         self._live = live
-        self._register = register
+
+        def enter(start: Start, *made: Any) -> Launch:
+            launch = register(*made)
+            # From here on a close finds the stream.
+            self._end(start.workspace_id, start)
+            return launch
+
+        self._construction = Construction(
+            history=history,
+            provider=provider,
+            toolbox=toolbox,
+            options=options,
+            stop=self.stop,
+            register=enter,
+        )
         self._starts: dict[str, list[Start]] = {}
         self._answers = Answers()
         self.locks = WorkspaceLocks()
@@ -142,16 +117,44 @@ class Starting:
         options: StartOptions,
     ) -> StreamHandle:
         """See StreamEngine.start_stream."""
-        try:
-            check_id(workspace_id)
-        except ValueError as error:
-            raise SendError("invalid_id", str(error)) from error
+        _check(workspace_id)
         if not request.text.strip():
             raise SendError("empty_message", "the message has no text")
         known = self._answers.known(workspace_id, request)
         if known is not None:
             return known
-        start = Start(await fb.current_clock(), options)
+        return await self._run(
+            workspace_id,
+            signal,
+            options,
+            lambda start: self._in_turn(workspace_id, request, start),
+        )
+
+    @fb.effect(raises=SendError)
+    async def resume(
+        self,
+        workspace_id: str,
+        request: StreamRequest | None,
+        signal: AbortSignal | None,
+        options: StartOptions,
+    ) -> StreamHandle:
+        """See StreamEngine.resume_stream."""
+        _check(workspace_id)
+        return await self._run(
+            workspace_id,
+            signal,
+            options,
+            lambda start: self._again(workspace_id, request, start),
+        )
+
+    async def _run(
+        self,
+        workspace_id: str,
+        signal: AbortSignal | None,
+        options: StartOptions,
+        body: Callable[[Start], Awaitable[StreamHandle]],
+    ) -> StreamHandle:
+        start = Start(workspace_id, await fb.current_clock(), options)
         self._supervision.guard_start(
             f"start in {workspace_id}", lambda: self.stop(start, SYSTEM), start.wait()
         )
@@ -163,7 +166,7 @@ class Starting:
         self._starts.setdefault(workspace_id, []).append(start)
         try:
             async with self.locks.hold(workspace_id):
-                return await self._in_turn(workspace_id, request, start)
+                return await body(start)
         except HistoryError as error:
             raise SendError("history", str(error), details={"kind": error.kind}) from error
         finally:
@@ -201,19 +204,29 @@ class Starting:
             answered = await self._answered_before(workspace_id, request)
             if answered is not None:
                 return answered
-        user = UserRow(
-            id=_new_id("u"),
-            workspace_id=workspace_id,
-            parts=(TextPart(text=request.text, timestamp_ms=_now_ms()),),
-            metadata=RowMetadata(
-                timestamp_ms=_now_ms(),
-                client_message_id=request.client_message_id,
-                correlation=request.correlation,
-            ),
-        )
-        stored = (await self._history.append_user(workspace_id, user)).row
+        row = user_row(workspace_id, request)
+        question = Question((await self._history.append_user(workspace_id, row)).row)
+        return await self._answer(workspace_id, request, start, question)
+
+    async def _again(
+        self, workspace_id: str, request: StreamRequest | None, start: Start
+    ) -> StreamHandle:
+        question = None
+        if self._live(workspace_id) is None:
+            await self._commit_what_is_left(workspace_id)
+            question = open_question(await self._history.read(workspace_id))
+        if question is None:
+            raise SendError("nothing_to_resume", "the last message is answered, or being answered")
+        kept = StreamRequest.from_row(question.row)
+        if request is not None:
+            kept = request.model_copy(update={"text": kept.text})
+        return await self._answer(workspace_id, kept, start, question)
+
+    async def _answer(
+        self, workspace_id: str, request: StreamRequest, start: Start, question: Question
+    ) -> StreamHandle:
         try:
-            launch = await self._construct(workspace_id, request, start, stored)
+            launch = await self._construction.construct(workspace_id, request, start, question)
         finally:
             if start.stream is None:
                 await release(self._history, workspace_id, start.message_id)
@@ -227,100 +240,8 @@ class Starting:
             finally:
                 # Also when it was stopped meanwhile: then the launch only puts away what it has.
                 launch()
+        self._answers.remember(workspace_id, request, start.handle)
         return start.handle
-
-    async def _construct(
-        self, workspace_id: str, request: StreamRequest, start: Start, user: UserRow
-    ) -> Callable[[], None] | None:
-        """Everything up to the registration. None where the start was stopped before."""
-        if start.is_stopped():
-            self._stopped(workspace_id, request, start)
-            return None
-        rows = await self._history.read(workspace_id)
-        sequence = await self._history.reserve(workspace_id, start.message_id)
-        if start.is_stopped():
-            self._stopped(workspace_id, request, start)
-            return None
-        await self._prepare_temp_directory(start)
-        if start.options.admit is not None and not start.is_stopped():
-            await self._admitted(start, start.options.admit)
-        if start.is_stopped():
-            self._stopped(workspace_id, request, start)
-            return None
-        tools = start.options.tools
-        toolbox = (
-            self._toolbox
-            if tools is None
-            else Toolbox(tools, max_output_bytes=self._options.max_tool_output_bytes)
-        )
-        asked = request.model_copy(
-            update={"history": _before(rows, user), "tools": request.tools or toolbox.specs}
-        )
-        fenced = start.options.stop_fence() if start.options.stop_fence is not None else None
-        if fenced is not None:
-            self.stop(start, StopWish(fenced))
-            self._stopped(workspace_id, request, start)
-            return None
-        try:
-            parts = self._provider.stream(asked, start.controller.signal)
-        except Exception as exc:
-            start.controller.abort(exc)
-            raise _send_error(exc) from exc
-        stream = Stream(
-            workspace_id,
-            start.message_id,
-            request,
-            sequence,
-            start.completing,
-            start.controller,
-            start.clock,
-            start.scope,
-        )
-        stream.temp_directory = start.temp_directory
-        # Once more: the provider itself may have stopped it, through whatever it called.
-        if start.is_stopped():
-            closing = close_parts(parts, stream)
-            stream.work.fork(closing, start_immediately=True, uninterruptible=True)
-            self._stopped(workspace_id, request, start)
-            return None
-        # Register and supervise: one synchronous block, so that nothing comes between. The launch
-        # is deferred: a late fork into a closed scope aborts before the first event (VA6).
-        start.stream = stream
-        self._answers.remember(workspace_id, request, start.handle)
-        launch = self._register(stream, asked, parts, toolbox)
-        # From here on a close finds the stream.
-        self._end(workspace_id, start)
-        return launch
-
-    def _stopped(self, workspace_id: str, request: StreamRequest, start: Start) -> None:
-        """Nothing registered, nothing emitted; the completion says why (E16, BT6)."""
-        assert start.stop is not None
-        start.completing.settle(Completion(status="aborted", abort_reason=start.stop.reason))
-        self._answers.remember(workspace_id, request, start.handle)
-
-    async def _prepare_temp_directory(self, start: Start) -> None:
-        path, parent = start.options.temp_directory, self._options.temp_directory
-        if path is None and parent is not None:
-            try:
-                path = await make_temp_directory(parent)
-            except OSError as error:
-                raise SendError("temp_directory", f"{parent}: {text_of(error)}") from error
-        if path is not None:
-            start.temp_directory = path
-            await start.scope.add_finalizer(lambda _exit: remove_temp_directory(path))
-
-    async def _admitted(self, start: Start, admit: Effect[None, SendError]) -> None:
-        """Wait for the caller's admission, or for a stop of the start."""
-        admission = await admit.fork_in(start.scope)
-        admission.ignore_failure()
-        await fb.race_first(admission.exit(), start.controller.signal.wait())
-        if not start.is_stopped():
-            try:
-                await admission
-            except SendError:
-                raise
-            except Exception as exc:
-                raise _send_error(exc) from exc
 
     async def _announce(self, stream: Stream, options: StartOptions) -> None:
         """The caller's own durable work on a stream that is registered, before its first event. A
@@ -360,20 +281,6 @@ class Starting:
         return answer_in(await self._history.read(workspace_id), request)
 
 
-@fb.effect
-async def release(history: HistoryStore, workspace_id: str, message_id: str) -> None:
-    """Give up the sequence of a message that needs it no more. Never fails."""
-    exit_ = await history.release(workspace_id, message_id).exit()
-    if isinstance(exit_, fb.Failure):
-        # Costs a number in the order of rows, nothing else.
-        _log.warning(
-            "reservation not released",
-            workspaceId=workspace_id,
-            messageId=message_id,
-            error=text_of(exit_.failure().squash()),
-        )
-
-
 _REASONS: Final[Mapping[str, AbortReason]] = {
     "user": "user",
     "startup": "startup",
@@ -390,21 +297,8 @@ def _nothing() -> None:
     return None
 
 
-def _new_id(kind: Literal["a", "u"]) -> str:
-    return f"{kind}_{uuid.uuid4().hex}"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _before(rows: list[Row], user: UserRow) -> tuple[Row, ...]:
-    """The conversation that the provider sees before the message it shall answer."""
-    return for_provider(row for row in rows if row.id != user.id)
-
-
-def _send_error(exc: Exception) -> SendError:
-    if isinstance(exc, SendError):
-        return exc
-    kind = getattr(exc, "kind", None)
-    return SendError(kind if isinstance(kind, str) else "unknown", str(exc) or type(exc).__name__)
+def _check(workspace_id: str) -> None:
+    try:
+        check_id(workspace_id)
+    except ValueError as error:
+        raise SendError("invalid_id", str(error)) from error

@@ -97,6 +97,7 @@ class Stream:
         self.message_id = message_id
         self.request = request
         self.history_sequence = history_sequence
+        self.question_sequence: int | None = None
         self.completing = completing
         # The only cancellation transport: the provider gets its signal, and nothing else.
         self.controller = controller

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from .base import CamelModel
 from .errors import ErrorType
-from .parts import MessagePart
-from .rows import Row
+from .parts import MessagePart, TextPart
+from .rows import Row, UserRow
 from .tools import ToolSpec
 
 AbortReason = Literal["user", "startup", "system"]
@@ -52,6 +52,46 @@ class StreamRequest(CamelModel):
     it has its result."""
     tools: tuple[ToolSpec, ...] = ()
     """What the model may call."""
+
+    def settings(self) -> Mapping[str, Any] | None:
+        """What it asks for besides the text, as the row of the message keeps it; None: nothing."""
+        return (
+            self.model_dump(
+                mode="json", by_alias=True, include=set(_SETTINGS), exclude_defaults=True
+            )
+            or None
+        )
+
+    @classmethod
+    def from_row(cls, row: UserRow) -> Self:
+        """The request that the row's message was. A setting that this version doesn't know, or
+        can't read, is left out.
+        """
+        known = {cls.model_fields[name].alias: name for name in _SETTINGS}
+        fields: dict[str, Any] = {
+            "text": "".join(part.text for part in row.parts if isinstance(part, TextPart)),
+            "client_message_id": row.metadata.client_message_id,
+            "correlation": row.metadata.correlation,
+        }
+        settings = {known[k]: v for k, v in (row.metadata.request or {}).items() if k in known}
+        try:
+            return cls.model_validate({**fields, **settings})
+        except ValidationError:
+            return cls.model_validate(fields)
+
+
+_SETTINGS: Final = (
+    "model",
+    "fallback_models",
+    "prompt_id",
+    "mode",
+    "agent_id",
+    "thinking_level",
+    "system",
+    "temperature",
+    "max_output_tokens",
+)
+"""Fields that a row keeps. Not the previous response: the provider may have forgotten it."""
 
 
 class Completion(CamelModel):

@@ -37,6 +37,9 @@ class RowMetadata(CamelModel):
     client_message_id: str | None = None
     """The sender's own id of a user message: sent twice, it is stored once."""
     correlation: Mapping[str, Any] | None = None
+    request: Mapping[str, Any] | None = None
+    """What a user's message asked for besides its text, as fields of a StreamRequest: it can be
+    asked again after a restart."""
     error: str | None = None
     error_type: str | None = None
     finish_reason: str | None = None
