@@ -57,7 +57,8 @@ def user_row(workspace_id: str, request: StreamRequest) -> UserRow:
 
 
 def open_question(rows: Sequence[Row]) -> Question | None:
-    """The last message, if it has no whole answer.
+    """The last message, if it has no whole answer: none, an interrupted one, or one that ended at
+    its tools (whoever bounds the steps goes on with it).
 
     What was said of one is not repeated as far as tools had been run for it: another try goes on
     after the last of their results.
@@ -66,10 +67,14 @@ def open_question(rows: Sequence[Row]) -> Question | None:
     for row in reversed(rows):
         if isinstance(row, UserRow):
             return Question(row, speaking(so_far))
-        if not row.is_partial:
+        if not row.is_partial and not _ended_at_its_tools(row):
             return None
         parts = list(row.parts)
         while parts and not (isinstance(parts[-1], ToolPart) and parts[-1].has_output):
             parts.pop()
         so_far = [*parts, *so_far]
     return None
+
+
+def _ended_at_its_tools(row: Row) -> bool:
+    return row.metadata.finish_reason == "tool-calls" or row.metadata.step_limit is not None
