@@ -14,7 +14,7 @@ lost by it: a text that goes on is stamped as its first piece (see fold_parts).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -72,7 +72,7 @@ def encode(
     Raises ValueError when a part can't be JSON.
     """
     lines: list[bytes] = []
-    for part in fold_parts(parts):
+    for part in _folded(parts):
         if _goes_on(part, tail):
             if part.text:
                 lines.append(encoded(part.text) + b"\n")
@@ -122,6 +122,23 @@ def joined(base: AssistantRow, log: LogContent) -> AssistantRow:
         metadata = RowMetadata.model_validate({**metadata.to_mapping(), **log.metadata})
     parts = fold_parts((*base.parts, *log.parts)) if log.parts else base.parts
     return base.model_copy(update={"parts": parts, "metadata": metadata})
+
+
+def _folded(parts: Iterable[MessagePart]) -> Iterator[MessagePart]:
+    """The parts in as few pieces as can be read without what stands before them.
+
+    Reasoning without text stays alone: where it follows a signed block it is a mark of that, and
+    not the beginning of the next.
+    """
+    run: list[MessagePart] = []
+    for part in parts:
+        if isinstance(part, ReasoningPart) and not part.text:
+            yield from fold_parts(run)
+            yield part
+            run = []
+        else:
+            run.append(part)
+    yield from fold_parts(run)
 
 
 def _goes_on(part: MessagePart, tail: Tail) -> TypeIs[TextPart | ReasoningPart]:

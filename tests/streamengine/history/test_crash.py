@@ -17,7 +17,14 @@ import pytest
 
 from streamengine.history.files import WorkspaceFiles
 from streamengine.history.recovery import load
-from streamengine.model import AssistantRow, HistoryError, UserRow
+from streamengine.model import (
+    AssistantRow,
+    HistoryError,
+    RowMetadata,
+    TextPart,
+    Usage,
+    UserRow,
+)
 
 from .kit import (
     Snapshot,
@@ -55,6 +62,34 @@ def abort(files: WorkspaceFiles) -> None:
     files.commit_partial("a1")
 
 
+def complete_in_pieces(files: WorkspaceFiles) -> None:
+    """A stream whose partial is begun twice and added to."""
+    files.append_user(user("u1", clientMessageId="key"))
+    sequence = files.reserve("a1")
+    files.write_partial(assistant("a1", "one", historySequence=sequence))
+    files.append_partial("a1", (TextPart(text=" t"),))
+    files.append_partial("a1", (TextPart(text="wo"),), durable=True)
+    files.write_partial(assistant("a1", "one two", historySequence=sequence))
+    files.append_partial("a1", (TextPart(text=" three"),))
+    files.finalize(assistant("a1", WHOLE, historySequence=sequence))
+    files.delete_partial_if_message_id("a1")
+
+
+def abort_in_pieces(files: WorkspaceFiles) -> None:
+    """A stopped stream whose partial, and then its end, were added to."""
+    files.append_user(user("u1", clientMessageId="key"))
+    sequence = files.reserve("a1")
+    files.write_partial(assistant("a1", "one", historySequence=sequence))
+    files.append_partial("a1", (TextPart(text=" t"),))
+    files.append_partial("a1", (TextPart(text="w"),))
+    ending = RowMetadata(abort_reason="user", usage=Usage(output_tokens=3))
+    files.append_partial("a1", (TextPart(text="o"),), metadata=ending, durable=True)
+    files.commit_partial("a1")
+
+
+ENDINGS = [complete, abort, complete_in_pieces, abort_in_pieces]
+
+
 def every_state(act: Callable[[WorkspaceFiles], None], directory: Path) -> list[Snapshot]:
     """What a kill could leave, in order, each state once."""
     states: list[Snapshot] = [{}]
@@ -88,7 +123,7 @@ def answers(files: WorkspaceFiles) -> list[AssistantRow]:
 
 
 @pytest.mark.spec("P12")
-@pytest.mark.parametrize("act", [complete, abort])
+@pytest.mark.parametrize("act", ENDINGS)
 def test_after_a_crash_at_any_byte_each_message_is_there_once(
     tmp_path: Path, act: Callable[[WorkspaceFiles], None]
 ) -> None:
@@ -111,11 +146,11 @@ def test_after_a_crash_at_any_byte_each_message_is_there_once(
         assert text.startswith(told)
         told = text
 
-    assert told == (WHOLE if act is complete else "one two")
+    assert told == (WHOLE if act in (complete, complete_in_pieces) else "one two")
 
 
 @pytest.mark.spec("P4", "P12")
-@pytest.mark.parametrize("act", [complete, abort])
+@pytest.mark.parametrize("act", ENDINGS)
 def test_a_second_load_changes_no_byte_wherever_the_first_crash_was(
     tmp_path: Path, act: Callable[[WorkspaceFiles], None]
 ) -> None:
