@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
-from ..model.base import CamelModel
-from ..model.rows import AssistantRow, Row, RowMetadata, UserRow, parse_row
+from ..model.rows import Row
 from .directory import Fingerprint, OpenDirectory
 from .lines import Line, encoded, fields_of, lines_of
 from .results import ReadRows
+from .row_fields import merged, metadata_of, row_of
 from .rules import is_sequence
 
 NO_SEQUENCE: Final = -1
@@ -173,7 +173,7 @@ class ChatLog:
     def row_at(self, directory: OpenDirectory, line: LineRef) -> Row | None:
         """The row of an indexed line; None when this version can't read it as a row."""
         fields = fields_of(self.line_at(directory, line))
-        return None if fields is None else _row_of(fields)
+        return None if fields is None else row_of(fields)
 
     def append(self, directory: OpenDirectory, row: Row, *, durable: bool) -> None:
         index = self.index(directory)
@@ -195,10 +195,10 @@ class ChatLog:
         content = directory.read(self.name)
         data = b"" if content is None else content.data
         old = fields_of(data[line.start_byte : line.end_byte]) or {}
-        merged = _merged(old, row.to_mapping())
-        new_data = data[: line.start_byte] + encoded(merged) + data[line.end_byte :]
+        fields = merged(old, row.to_mapping())
+        new_data = data[: line.start_byte] + encoded(fields) + data[line.end_byte :]
         self._rewrite(directory, new_data, durable=durable)
-        return merged
+        return fields
 
     def line_at(self, directory: OpenDirectory, line: LineRef) -> bytes:
         """The bytes of an indexed line, without its newline."""
@@ -246,7 +246,7 @@ def _rows_of(lines: Iterable[Line]) -> ReadRows:
     unreadable_lines = 0
     position = NO_SEQUENCE
     for line in lines:
-        row = None if line.fields is None else _row_of(line.fields)
+        row = None if line.fields is None else row_of(line.fields)
         if row is None:
             unreadable_lines += 1
             continue
@@ -266,15 +266,8 @@ def _start_of(line: LineRef) -> int:
     return line.start_byte
 
 
-def _row_of(fields: Mapping[str, Any]) -> Row | None:
-    try:
-        return parse_row(fields)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _line_ref(start_byte: int, end_byte: int, fields: Mapping[str, Any]) -> LineRef:
-    metadata = _metadata_of(fields)
+    metadata = metadata_of(fields)
     return LineRef(
         start_byte,
         end_byte,
@@ -288,13 +281,8 @@ def _line_ref(start_byte: int, end_byte: int, fields: Mapping[str, Any]) -> Line
     )
 
 
-def _metadata_of(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    metadata: object = fields.get("metadata")
-    return cast("Mapping[str, Any]", metadata) if isinstance(metadata, dict) else {}
-
-
 def _sequence_of(fields: Mapping[str, Any]) -> int | None:
-    value: object = _metadata_of(fields).get("historySequence")
+    value: object = metadata_of(fields).get("historySequence")
     return value if is_sequence(value) else None
 
 
@@ -302,27 +290,5 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-# What this version writes itself. Everything else in a stored row belongs to a newer version.
-def _json_keys(*models: type[CamelModel]) -> frozenset[str]:
-    return frozenset(
-        field.serialization_alias or name
-        for model in models
-        for name, field in model.model_fields.items()
-    )
-
-
-_ROW_KEYS: Final = _json_keys(UserRow, AssistantRow)
-_METADATA_KEYS: Final = _json_keys(RowMetadata)
-
-
 def _position(entry: tuple[int, Row]) -> int:
     return entry[0]
-
-
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    old_metadata, new_metadata = _metadata_of(old), _metadata_of(new)
-    kept = {key: value for key, value in old.items() if key not in _ROW_KEYS}
-    kept_metadata = {key: value for key, value in old_metadata.items() if key not in _METADATA_KEYS}
-    if old_metadata.get("compactionBoundary") is True:
-        kept_metadata["compactionBoundary"] = True
-    return {**kept, **new, "metadata": {**kept_metadata, **new_metadata}}

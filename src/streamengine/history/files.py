@@ -345,16 +345,7 @@ class WorkspaceFiles:
             usage = partial.metadata.usage
             if usage is not None:
                 # Of a partial that became no row, or of one whose row says nothing of it (P16).
-                source = "abort" if partial.metadata.error is None else "error"
-                self._record_usage(
-                    directory,
-                    UsageEntry(
-                        message_id=partial.id,
-                        usage=usage,
-                        model=partial.metadata.model,
-                        source=source,
-                    ),
-                )
+                self._record_usage(directory, UsageEntry.of_partial(partial, usage))
             self._partial.remove(directory, keep_log=read.warning is not None)
             return result
 

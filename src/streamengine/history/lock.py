@@ -41,23 +41,26 @@ class LockHolder(CamelModel):
 
 
 class StateDirLocked(HistoryError):
-    """Another process, or another part of this one, works on the state directory.
+    """Another process, or another part of this one, works on the state directory, or `what` it is.
 
     `holder` is None when its note could not be read.
     """
 
-    def __init__(self, path: Path, holder: LockHolder | None) -> None:
+    def __init__(
+        self, path: Path | str, holder: LockHolder | None, what: str = "state directory"
+    ) -> None:
         named = "a process that left no note" if holder is None else str(holder)
         super().__init__(
             "locked",
             path,
-            f"the state directory is in use by {named}",
-            "Stop that process first, or use another state directory.",
+            f"the {what} is in use by {named}",
+            f"Stop that process first, or use another {what}.",
         )
         self.holder = holder
+        self.what = what
 
-    def __reduce__(self) -> tuple[type[StateDirLocked], tuple[Path, LockHolder | None]]:
-        return type(self), (Path(self.path), self.holder)
+    def __reduce__(self) -> tuple[type[StateDirLocked], tuple[str, LockHolder | None, str]]:
+        return type(self), (self.path, self.holder, self.what)
 
 
 @final
@@ -102,7 +105,7 @@ class StateDirLock:
                     "Check that this user may write there, and the disk.",
                 ) from error
             try:
-                note = _this_process().to_json().encode()
+                note = this_process().to_json().encode()
                 directory.replace(HOLDER_FILE, note, durable=False)
             except BaseException:
                 self._lock.release()
@@ -148,7 +151,8 @@ class StateDirLock:
         return holder if _is_alive(holder.pid) else None
 
 
-def _this_process() -> LockHolder:
+def this_process() -> LockHolder:
+    """This process, as another one that is refused shall read of it."""
     command = " ".join(shlex.join(sys.orig_argv).split())  # on one line
     if len(command) > _COMMAND_SHOWN_CHARACTERS:
         command = command[:_COMMAND_SHOWN_CHARACTERS] + "..."

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal, final
+from typing import Final, Literal, final
 
 from ..model.base import CamelModel
 from ..model.ids import MessageId
+from ..model.rows import AssistantRow
 from ..model.usage import Usage
 from .directory import Fingerprint, OpenDirectory
-from .lines import encoded, lines_of
+from .lines import encoded
 
 USAGE_FILE: Final = "usage.jsonl"
 
@@ -25,6 +25,21 @@ class UsageEntry(CamelModel):
     model: str | None = None
     source: UsageSource | str
     """A source that a newer version invented is read as it stands."""
+
+    @classmethod
+    def of_partial(cls, partial: AssistantRow, usage: Usage) -> UsageEntry:
+        """What a partial says that it cost, for when no row says it."""
+        metadata = partial.metadata
+        source = "abort" if metadata.error is None else "error"
+        return cls(message_id=partial.id, usage=usage, model=metadata.model, source=source)
+
+    @classmethod
+    def of_line(cls, text: str | bytes) -> UsageEntry | None:
+        """The entry that a line is, if it is one."""
+        try:
+            return cls.model_validate_json(text)
+        except ValueError:
+            return None
 
 
 @final
@@ -59,14 +74,7 @@ class UsageLog:
         content = directory.read(USAGE_FILE)
         self._known = None if content is None else content.fingerprint
         self._entries = {}
-        for line in () if content is None else lines_of(content.data):
-            entry = None if line.fields is None else _entry_of(line.fields)
+        for line in () if content is None else content.data.split(b"\n"):
+            entry = UsageEntry.of_line(line)
             if entry is not None:
                 self._entries.setdefault(entry.message_id, entry)
-
-
-def _entry_of(fields: Mapping[str, Any]) -> UsageEntry | None:
-    try:
-        return UsageEntry.model_validate(fields)
-    except ValueError:
-        return None

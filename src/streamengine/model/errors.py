@@ -43,6 +43,7 @@ HistoryErrorKind = Literal[
     "no_sequence",
     "not_found",
     "locked",
+    "newer_version",
 ]
 
 

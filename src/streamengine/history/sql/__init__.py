@@ -1,0 +1,16 @@
+"""Conversations in a database: SQLite, embedded, or PostgreSQL. Needs the extra `sql`."""
+
+from __future__ import annotations
+
+try:
+    from .store import SqlHistory
+except ModuleNotFoundError as error:
+    if error.name not in ("sqlalchemy", "aiosqlite", "asyncpg"):
+        raise
+    raise ModuleNotFoundError(
+        f"{error.name} is not installed; a history in a database needs the extra: "
+        "pip install 'fiberscope[sql]'",
+        name=error.name,
+    ) from error
+
+__all__ = ["SqlHistory"]

@@ -1,0 +1,130 @@
+"""A database as this package uses it: one transaction a step, made durable by policy.
+
+SQLite and PostgreSQL differ only here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, final
+
+from sqlalchemy import URL, Connection, event, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from ...model.errors import HistoryError
+from ..directory import FsyncPolicy
+from .faults import reported
+
+_DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+_CONNECTIONS: Final = 5
+_DURABLE: Final = "history_durable"
+
+
+@final
+class Database:
+    """Connections to one database. Nothing is opened before the first transaction."""
+
+    def __init__(self, url: str, *, fsync: FsyncPolicy) -> None:
+        """`url`: "sqlite:////path/to/file" or "postgresql://user@host/name".
+
+        Raises HistoryError for any other.
+        """
+        self.url = _url_of(url)
+        self.place = self.url.render_as_string(hide_password=True)
+        self._fsync: FsyncPolicy = fsync
+        self._engine: AsyncEngine | None = None
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.get_backend_name() == "sqlite"
+
+    @property
+    def file(self) -> Path | None:
+        """The file of an SQLite database."""
+        name = self.url.database
+        return Path(name).absolute() if self.is_sqlite and name and name != ":memory:" else None
+
+    @property
+    def connections(self) -> int:
+        """How many transactions run side by side. SQLite has one writer, who is waited for here:
+        it would answer a second one with an error.
+        """
+        return 1 if self.is_sqlite else _CONNECTIONS
+
+    @asynccontextmanager
+    async def transaction(self, *, durable: bool) -> AsyncGenerator[AsyncConnection]:
+        """A transaction, committed at the end of the block, rolled back if that raises.
+
+        `durable`: the disk is waited for under the policy "terminal". Raises HistoryError.
+        """
+        syncs = self._fsync == "every-write" or (durable and self._fsync == "terminal")
+        with reported(self.place):
+            async with self.engine.connect() as plain:
+                connection = await plain.execution_options(**{_DURABLE: syncs})
+                async with connection.begin():
+                    if not self.is_sqlite and not syncs:
+                        await connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+                    yield connection
+
+    @property
+    def engine(self) -> AsyncEngine:
+        if self._engine is None:
+            self._engine = self._made()
+        return self._engine
+
+    async def dispose(self) -> None:
+        """Close all connections; nothing happens if there is none."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.dispose()
+
+    def _made(self) -> AsyncEngine:
+        if not self.is_sqlite:
+            return create_async_engine(
+                self.url, pool_size=_CONNECTIONS, max_overflow=0, pool_pre_ping=True
+            )
+        if self.file is not None:
+            # Made before SQLite would make it readable for everybody.
+            self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        engine = create_async_engine(self.url, pool_size=1, max_overflow=0)
+        event.listen(engine.sync_engine, "connect", _prepare)
+        event.listen(engine.sync_engine, "begin", _begin)
+        return engine
+
+
+def _prepare(connection: Any, _record: object) -> None:
+    # Transactions are begun here (below), not by a guess of the driver before some statements.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    syncs = connection.get_execution_options().get(_DURABLE, True)
+    # FULL waits for the disk at each commit; NORMAL leaves whole transactions to be lost by a power
+    # cut, never by a killed process. It can't be changed within a transaction.
+    connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if syncs else 'NORMAL'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _url_of(text: str) -> URL:
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        url = None
+    backend = None if url is None else url.get_backend_name()
+    if url is None or backend not in _DRIVERS:
+        # The text may hold a password.
+        raise HistoryError(
+            "io",
+            "the database",
+            "its URL is none that this version can use",
+            'Give one such as "sqlite:////path/to/file" or "postgresql://user@host/name".',
+        )
+    return url.set(drivername=_DRIVERS[backend])

@@ -1,0 +1,143 @@
+"""The tables, and how a database of an older version gets them.
+
+A row's body is the same JSON as a line of `chat.jsonl`; the columns beside it are what is looked
+for. What can be any text (a client's id of its message) is looked for by its digest: an index has
+a greatest length, and not every database stores every character.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    insert,
+    inspect,
+    select,
+    update,
+)
+
+from ...model.errors import HistoryError
+
+_metadata: Final = MetaData()
+_ID: Final = String(64)
+# SQLite numbers by itself only what is declared as its INTEGER.
+_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
+
+version_table: Final = Table(
+    "history_schema", _metadata, Column("version", Integer, nullable=False)
+)
+
+rows: Final = Table(
+    "history_rows",
+    _metadata,
+    Column("number", _NUMBER, primary_key=True),
+    Column("workspace_id", _ID, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("message_id", _ID, nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("client_key", String(64)),
+    Column("is_boundary", Boolean, nullable=False),
+    Column("is_partial", Boolean, nullable=False),
+    Column("has_usage", Boolean, nullable=False),
+    Column("is_archived", Boolean, nullable=False),
+    Column("body", Text, nullable=False),
+    UniqueConstraint("workspace_id", "sequence", name="history_rows_by_sequence"),
+    Index("history_rows_by_message", "workspace_id", "message_id"),
+    Index("history_rows_by_client", "workspace_id", "client_key"),
+)
+
+partials: Final = Table(
+    "history_partials",
+    _metadata,
+    Column("workspace_id", _ID, primary_key=True),
+    Column("message_id", _ID, nullable=False),
+    Column("sequence", BigInteger),
+    Column("body", Text, nullable=False),
+)
+
+partial_log: Final = Table(
+    "history_partial_log",
+    _metadata,
+    Column("number", _NUMBER, primary_key=True),
+    Column("workspace_id", _ID, nullable=False),
+    Column("lines", Text, nullable=False),
+    Index("history_partial_log_by_workspace", "workspace_id", "number"),
+)
+
+usage: Final = Table(
+    "history_usage",
+    _metadata,
+    Column("number", _NUMBER, primary_key=True),
+    Column("workspace_id", _ID, nullable=False),
+    Column("message_id", _ID, nullable=False),
+    Column("body", Text, nullable=False),
+    UniqueConstraint("workspace_id", "message_id", name="history_usage_by_message"),
+)
+
+notes: Final = Table(
+    "history_notes",
+    _metadata,
+    Column("workspace_id", _ID, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+
+aside: Final = Table(
+    "history_aside",
+    _metadata,
+    Column("number", _NUMBER, primary_key=True),
+    Column("workspace_id", _ID, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("body", Text, nullable=False),
+)
+"""What was in the way or could not be read: kept for a person to look at."""
+
+holder: Final = Table("history_holder", _metadata, Column("body", Text, nullable=False))
+"""The process that uses this database, in one row; only so that a refusal can name it."""
+
+
+Migration = Callable[[Connection], None]
+
+MIGRATIONS: list[Migration] = [_metadata.create_all]
+"""Each brings a database from the version of its place to the next one. Only ever added to."""
+
+
+def client_key(client_message_id: str) -> str:
+    """What a client's id of its message is looked for by."""
+    return hashlib.sha256(client_message_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def migrate(connection: Connection, place: str) -> int:
+    """Bring the database to this version, in the transaction of the connection; gives the version
+    that it had. Raises HistoryError ("newer_version": another version of this program made it).
+    """
+    version = 0
+    if inspect(connection).has_table(version_table.name):
+        version = connection.scalar(select(version_table.c.version)) or 0
+    if version > len(MIGRATIONS):
+        raise HistoryError(
+            "newer_version",
+            place,
+            f"its tables have version {version}; this program knows them up to {len(MIGRATIONS)}",
+            "Use the program that made them, or a newer one; nothing was changed.",
+        )
+    for migration in MIGRATIONS[version:]:
+        migration(connection)
+    if version == 0:
+        connection.execute(insert(version_table).values(version=len(MIGRATIONS)))
+    elif version < len(MIGRATIONS):
+        connection.execute(update(version_table).values(version=len(MIGRATIONS)))
+    return version

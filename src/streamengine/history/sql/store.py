@@ -1,0 +1,331 @@
+"""SqlHistory: the history as effects, on a database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, final
+
+from sqlalchemy import select, union
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+import fibers as fb
+from fibers import Effect, acquire_release, effect
+
+from ...model.errors import HistoryError
+from ...model.ids import check_id
+from ...model.note import WorkspaceNote
+from ...model.parts import MessagePart
+from ...model.rows import AssistantRow, Row, RowMetadata, UserRow
+from ...model.usage import Usage
+from ..directory import FsyncPolicy
+from ..partial_log import Tail
+from ..results import AppendedUser, CommitResult, Loaded, PartialRead, RecoveryReport
+from ..rules import AnyRow
+from ..store import HistoryStore
+from ..usage_log import UsageEntry, UsageSource
+from . import schema
+from .database import Database
+from .holder import DatabaseLock
+from .workspace import SqlWorkspace
+
+T = TypeVar("T")
+Job = Callable[[SqlWorkspace, AsyncConnection], Awaitable[T]]
+
+_log = logging.getLogger("streamengine.history")
+
+
+@final
+class _Workspace:
+    """A workspace, whose turn it is, and what is remembered of its partial."""
+
+    def __init__(self, workspace_id: str, place: str) -> None:
+        self.sql = SqlWorkspace(workspace_id, place)
+        # First come, first served.
+        self.turn = asyncio.Lock()
+        self.tail: tuple[str, Tail] | None = None
+        """The message whose partial is kept, and what its log ends with."""
+        self.is_doubtful = False
+        """Whether an addition failed: its commit may have arrived all the same."""
+
+
+@final
+class SqlHistory(HistoryStore):
+    """Conversations in a database, with the rules and the recovery of FileHistory.
+
+        history = await SqlHistory.open("sqlite:////var/lib/app/history.db")
+
+    ``fsync``: when the disk is waited for (see FsyncPolicy); SQLite's ``synchronous`` and
+    PostgreSQL's ``synchronous_commit`` are set for each transaction accordingly. Of one loop, and
+    of one process: sequences that are reserved live in this object.
+    """
+
+    def __init__(self, url: str, *, fsync: FsyncPolicy = "terminal") -> None:
+        """Opens nothing; the tables are there, and the caller is alone (``open`` sees to both).
+
+        Raises HistoryError for a URL of another kind of database.
+        """
+        self._database = Database(url, fsync=fsync)
+        self._connections = asyncio.Semaphore(self._database.connections)
+        self._workspaces: dict[str, _Workspace] = {}
+
+    @staticmethod
+    def open(url: str, *, fsync: FsyncPolicy = "terminal") -> Effect[SqlHistory, HistoryError]:
+        """The history of a database, locked against other processes for as long as the scope in
+        the context lives; its tables are made, or brought to this version.
+
+        Fails with StateDirLocked, which names the other process, or with "newer_version".
+        """
+
+        @effect(raises=HistoryError)
+        async def take() -> tuple[SqlHistory, DatabaseLock]:
+            history = SqlHistory(url, fsync=fsync)
+            lock = DatabaseLock(history._database)
+            try:
+                await lock.acquire()
+                await history.migrate()
+                await lock.leave_name()
+            except BaseException:
+                await history._give_back(lock)
+                raise
+            return history, lock
+
+        @effect
+        async def give_back(taken: tuple[SqlHistory, DatabaseLock]) -> None:
+            await taken[0]._give_back(taken[1])
+
+        taken = acquire_release(take(), lambda taken, _exit: give_back(taken))
+        return taken.map(lambda taken: taken[0])
+
+    @effect(raises=HistoryError)
+    async def migrate(self) -> int:
+        """Make the tables, or bring them to this version; gives the version that they had.
+
+        Fails with "newer_version" when another version of this program made them.
+        """
+        with fb.uninterruptible():
+            async with self._database.transaction(durable=True) as db:
+                return await db.run_sync(schema.migrate, self._database.place)
+
+    async def close(self) -> None:
+        """Close the connections. Not needed after ``open``, whose scope does it."""
+        await self._database.dispose()
+
+    async def _give_back(self, lock: DatabaseLock) -> None:
+        try:
+            await lock.release()
+        except HistoryError as error:
+            _log.warning("%s", error)  # it goes with the connection all the same
+        await self.close()
+
+    # ---- the protocol
+
+    @effect(raises=HistoryError)
+    async def load(self, workspace_id: str) -> Loaded:
+        """As HistoryStore.load; each step a transaction of its own, as one that fails must not
+        undo the others."""
+        workspace = self._workspace(workspace_id)
+        async with workspace.turn:
+            with fb.uninterruptible():
+                return await self._load(workspace)
+
+    async def _load(self, workspace: _Workspace) -> Loaded:
+        problems: list[HistoryError] = []
+
+        async def attempt(job: Job[T]) -> T | None:
+            try:
+                return await self._do(workspace, job, durable=True)
+            except HistoryError as error:
+                problems.append(error)
+                return None
+
+        partial = await attempt(lambda sql, db: sql.read_partial(db)) or PartialRead()
+        commit = None
+        if partial.row is not None and partial.row.id not in workspace.sql.reserved:
+            workspace.tail = None
+            commit = await attempt(lambda sql, db: sql.commit_partial(db, None))
+        removed = await attempt(lambda sql, db: sql.remove_blank_rows(db)) or 0
+        read = await self._do(workspace, lambda sql, db: sql.read(db), durable=False)
+        report = RecoveryReport(
+            workspace.sql.workspace_id,
+            commit,
+            warnings=() if partial.warning is None else (partial.warning,),
+            problems=tuple(problems),
+            removed_blank_rows=removed,
+            unreadable_lines=read.unreadable_lines,
+        )
+        return Loaded(tuple(read.rows), report)
+
+    @effect(raises=HistoryError)
+    async def read(self, workspace_id: str, *, from_boundary: bool = False) -> list[Row]:
+        read = await self._in(
+            workspace_id, lambda sql, db: sql.read(db, from_boundary=from_boundary), durable=False
+        )
+        return read.rows
+
+    def tail(self, workspace_id: str, limit: int) -> Effect[list[Row], HistoryError]:
+        return self._in(workspace_id, lambda sql, db: sql.tail(db, limit), durable=False)
+
+    @effect(raises=HistoryError)
+    async def read_archive(self, workspace_id: str) -> list[Row]:
+        return (await self._in(workspace_id, lambda sql, db: sql.read_archive(db))).rows
+
+    def archive(self, workspace_id: str) -> Effect[int, HistoryError]:
+        return self._in(workspace_id, lambda sql, db: sql.archive(db))
+
+    def append_user(self, workspace_id: str, row: UserRow) -> Effect[AppendedUser, HistoryError]:
+        return self._in(workspace_id, lambda sql, db: sql.append_user(db, row))
+
+    def reserve(self, workspace_id: str, message_id: str) -> Effect[int, HistoryError]:
+        async def job(sql: SqlWorkspace, db: AsyncConnection) -> int:
+            sql.rules.check_message_id(message_id)
+            if message_id not in sql.reserved:
+                sql.reserved[message_id] = await sql.next_sequence(db)
+            return sql.reserved[message_id]
+
+        return self._in(workspace_id, job, durable=False)
+
+    @effect(raises=HistoryError)
+    async def release(self, workspace_id: str, message_id: str) -> None:
+        workspace = self._workspace(workspace_id)
+        async with workspace.turn:
+            workspace.sql.reserved.pop(message_id, None)
+
+    @effect(raises=HistoryError)
+    async def write_partial(
+        self, workspace_id: str, row: AssistantRow, *, durable: bool = False
+    ) -> None:
+        workspace = self._workspace(workspace_id)
+        async with workspace.turn:
+            with fb.uninterruptible():
+                workspace.tail = None
+                tail = await self._do(
+                    workspace, lambda sql, db: sql.write_partial(db, row), durable=durable
+                )
+                workspace.tail = row.id, tail
+                workspace.is_doubtful = False
+
+    @effect(raises=HistoryError)
+    async def append_partial(
+        self,
+        workspace_id: str,
+        message_id: str,
+        parts: tuple[MessagePart, ...],
+        *,
+        metadata: RowMetadata | None = None,
+        durable: bool = False,
+    ) -> None:
+        workspace = self._workspace(workspace_id)
+
+        async def job(sql: SqlWorkspace, db: AsyncConnection) -> Tail:
+            if workspace.is_doubtful:
+                # Added once more, it could stand there twice; written anew, it can't.
+                raise sql.rules.no_partial(message_id)
+            known = workspace.tail
+            if known is not None and known[0] == message_id:
+                tail = known[1]
+            else:
+                tail = await sql.tail_of_partial(db)
+            return await sql.append_partial(db, message_id, parts, metadata, tail)
+
+        async with workspace.turn:
+            with fb.uninterruptible():
+                try:
+                    tail = await self._do(workspace, job, durable=durable)
+                except HistoryError as error:
+                    workspace.is_doubtful = error.kind != "not_found"
+                    raise
+                workspace.tail = message_id, tail
+
+    @effect(raises=HistoryError)
+    async def read_partial(self, workspace_id: str) -> AssistantRow | None:
+        return (await self._in(workspace_id, lambda sql, db: sql.read_partial(db))).row
+
+    def commit_partial(
+        self, workspace_id: str, message_id: str | None = None
+    ) -> Effect[CommitResult, HistoryError]:
+        return self._in(workspace_id, lambda sql, db: sql.commit_partial(db, message_id))
+
+    def delete_partial(
+        self, workspace_id: str, message_id: str | None = None
+    ) -> Effect[bool, HistoryError]:
+        return self._in(workspace_id, lambda sql, db: sql.delete_partial(db, message_id))
+
+    @effect(raises=HistoryError)
+    async def finalize(self, workspace_id: str, row: AssistantRow) -> AssistantRow:
+        workspace = self._workspace(workspace_id)
+        async with workspace.turn:
+            with fb.uninterruptible():
+                stored = await self._do(
+                    workspace, lambda sql, db: sql.finalize(db, row), durable=True
+                )
+                workspace.sql.reserved.pop(row.id, None)
+                return stored
+
+    def update(self, workspace_id: str, row: AnyRow) -> Effect[AnyRow, HistoryError]:
+        return self._in(workspace_id, lambda sql, db: sql.update_row(db, row))
+
+    def record_usage(
+        self,
+        workspace_id: str,
+        message_id: str,
+        usage: Usage,
+        *,
+        model: str | None,
+        source: UsageSource,
+    ) -> Effect[bool, HistoryError]:
+        async def job(sql: SqlWorkspace, db: AsyncConnection) -> bool:
+            sql.rules.check_message_id(message_id)
+            entry = UsageEntry(message_id=message_id, usage=usage, model=model, source=source)
+            return await sql.record_usage(db, entry)
+
+        return self._in(workspace_id, job)
+
+    def read_usage(self, workspace_id: str) -> Effect[list[UsageEntry], HistoryError]:
+        return self._in(workspace_id, lambda sql, db: sql.read_usage(db), durable=False)
+
+    def read_note(self, workspace_id: str) -> Effect[WorkspaceNote, HistoryError]:
+        return self._in(workspace_id, lambda sql, db: sql.read_note(db))
+
+    def write_note(self, workspace_id: str, note: WorkspaceNote) -> Effect[None, HistoryError]:
+        return self._in(workspace_id, lambda sql, db: sql.write_note(db, note))
+
+    @effect(raises=HistoryError)
+    async def workspaces(self) -> list[str]:
+        tables = (schema.rows, schema.partials, schema.usage, schema.notes)
+        ids = union(*(select(table.c.workspace_id) for table in tables)).order_by("workspace_id")
+        async with self._connections:
+            with fb.uninterruptible():
+                async with self._database.transaction(durable=False) as db:
+                    return list((await db.execute(ids)).scalars())
+
+    # ---- one at a time
+
+    @effect(raises=HistoryError)
+    async def _in(self, workspace_id: str, job: Job[T], *, durable: bool = True) -> T:
+        """One that was interrupted before its turn doesn't happen; in its turn it happens whole."""
+        workspace = self._workspace(workspace_id)
+        async with workspace.turn:
+            with fb.uninterruptible():
+                return await self._do(workspace, job, durable=durable)
+
+    async def _do(self, workspace: _Workspace, job: Job[T], *, durable: bool) -> T:
+        async with (
+            self._connections,
+            self._database.transaction(durable=durable) as db,
+        ):
+            return await job(workspace.sql, db)
+
+    def _workspace(self, workspace_id: str) -> _Workspace:
+        workspace = self._workspaces.get(workspace_id)
+        if workspace is None:
+            place = self._database.place
+            try:
+                check_id(workspace_id)
+            except ValueError as error:
+                raise HistoryError(
+                    "invalid_id", place, f"workspace id {error}", "Use another id."
+                ) from error
+            workspace = self._workspaces[workspace_id] = _Workspace(workspace_id, place)
+        return workspace
