@@ -6,6 +6,16 @@ from .bridge import HEARTBEAT_SECONDS, subscription_iterable
 from .buffer import Buffer, BufferAll, BufferLatest, SubscriptionOverflowError
 from .feed import Sink
 from .hooks import STREAM_END, STREAM_START, Blockable, Hook, Next, Step, Waterfall
+from .messages import (
+    BridgeMessage,
+    CaughtUpMessage,
+    HeartbeatMessage,
+    OverflowMessage,
+    ReplayKind,
+    ShuttingDownMessage,
+    parse_told,
+)
+from .replay import Cursor, cursor_of, replay, replayed_to_ms, terminal_of, timestamp_of
 from .spine import EventSpine
 
 __all__ = [
@@ -13,15 +23,28 @@ __all__ = [
     "STREAM_END",
     "STREAM_START",
     "Blockable",
+    "BridgeMessage",
     "Buffer",
     "BufferAll",
     "BufferLatest",
+    "CaughtUpMessage",
+    "Cursor",
     "EventSpine",
+    "HeartbeatMessage",
     "Hook",
     "Next",
+    "OverflowMessage",
+    "ReplayKind",
+    "ShuttingDownMessage",
     "Sink",
     "Step",
     "SubscriptionOverflowError",
     "Waterfall",
+    "cursor_of",
+    "parse_told",
+    "replay",
+    "replayed_to_ms",
     "subscription_iterable",
+    "terminal_of",
+    "timestamp_of",
 ]

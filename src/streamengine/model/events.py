@@ -133,6 +133,9 @@ class StreamAbortEvent(_BaseEvent):
     abort_reason: AbortReason
     abandon_partial: bool = False
     metadata: RowMetadata | None = None
+    parts: tuple[MessagePart, ...] | None = None
+    """All that was said; only where it is told again from the history, for who missed some of it.
+    """
 
 
 class ErrorEvent(_BaseEvent):
@@ -141,6 +144,8 @@ class ErrorEvent(_BaseEvent):
     type: Literal["error"] = "error"
     error: str
     error_type: ErrorType
+    parts: tuple[MessagePart, ...] | None = None
+    """As in StreamAbortEvent."""
 
 
 StreamPhase = Literal["idle", "preparing", "streaming", "completing", "interrupted", "failed"]
