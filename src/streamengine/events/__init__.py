@@ -15,6 +15,7 @@ from .messages import (
     ShuttingDownMessage,
     parse_told,
 )
+from .observable import EventObservable
 from .replay import Cursor, cursor_of, replay, replayed_to_ms, terminal_of, timestamp_of
 from .spine import EventSpine
 
@@ -29,6 +30,7 @@ __all__ = [
     "BufferLatest",
     "CaughtUpMessage",
     "Cursor",
+    "EventObservable",
     "EventSpine",
     "HeartbeatMessage",
     "Hook",

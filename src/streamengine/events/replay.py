@@ -174,7 +174,7 @@ class _Teller:
         """What this record of a call adds to the one before."""
         before = self._calls.get(part.tool_call_id)
         self._calls[part.tool_call_id] = part
-        about = {
+        about: dict[str, Any] = {
             **self._about,
             "tool_call_id": part.tool_call_id,
             "tool_name": part.tool_name,
