@@ -9,7 +9,7 @@ each observer has a buffer and a fiber of its own, and its trouble ends its own 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, cast, final
+from typing import Any, final
 
 import structlog
 from aioreactive import AsyncObservable, AsyncObserver
@@ -79,7 +79,7 @@ class EventObservable(AsyncObservable[Event]):
         """Deliver to an observer, or to these functions, until it is disposed of."""
         feed: Feed[Event] = Feed(BufferAll(self._limit))
         if isinstance(send, AsyncObserver):
-            observer = cast("AsyncObserver[Event]", send)
+            observer: AsyncObserver[Event] = send
             delivery = _Delivery(feed, observer.asend, observer.athrow, observer.aclose)
         else:
             delivery = _Delivery(feed, send, throw, close)

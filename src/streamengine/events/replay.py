@@ -61,11 +61,13 @@ class Cursor:
 
 
 def cursor_of(event: Event) -> Cursor | None:
-    """Where a reader stands after an event. None: where it stood before, as nothing of the event
-    could be missed without what comes next.
+    """Where a reader stands after an event. None: where it stood before. That is so for a start
+    that is told again: it would lead a reader back.
     """
     if isinstance(event, TerminalEvent):
         return Cursor(event.message_id, None)
+    if isinstance(event, StreamStartEvent):
+        return None if event.replay else Cursor(event.message_id, 0)
     timestamp_ms = timestamp_of(event)
     return None if timestamp_ms is None else Cursor(event.message_id, timestamp_ms)
 

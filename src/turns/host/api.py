@@ -11,18 +11,21 @@ from typing import Annotated, Any, Final, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 import fibers as fb
 from fibers import Scope
 from fibers.dump import as_json, report, snapshot
 from fibers.dump.render import text_of
 from streamengine import HistoryError, SendError, StreamHandle, StreamRequest
+from streamengine.events import Cursor
 from streamengine.model import MessageId, Row, check_id
 
 from .config import Limits
+from .hub import Hub
 from .problems import (
     Problem,
     later,
@@ -32,8 +35,9 @@ from .problems import (
 )
 from .root import Root
 from .security import SESSION_PATH
-from .sse import EventStream, Hub
+from .sse import EventStream
 from .token import AccessToken
+from .websocket import deliver
 
 FIBERS_PATH: Final = "/api/fibers"
 
@@ -121,7 +125,7 @@ class Api:
         self._cookie_name = cookie_name
         self._admission = Admission(limits.streams)
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[BaseRoute]:
         """Method and path of each call."""
         workspace = "/api/workspaces/{workspace_id}"
         # Not a refusal where it is off: what isn't there can't be opened by a mistake elsewhere.
@@ -132,6 +136,7 @@ class Api:
             Route(SESSION_PATH, self.log_in, methods=["POST"]),
             Route(f"{workspace}/messages", self.send_message, methods=["POST"]),
             Route(f"{workspace}/events", self.events, methods=["GET"]),
+            WebSocketRoute(f"{workspace}/socket", self.socket),
             Route(f"{workspace}/stop", self.stop, methods=["POST"]),
             Route(f"{workspace}/history", self.history, methods=["GET"]),
         ]
@@ -217,8 +222,19 @@ class Api:
         )
 
     async def events(self, request: Request) -> Response:
-        """The live stream so far, then everything that happens in the workspace."""
-        return EventStream(self._hub.subscribe(_workspace_id(request)))
+        """What the reader has missed, then everything that happens in the workspace."""
+        workspace_id = _workspace_id(request)
+        return EventStream(self._hub.subscribe(workspace_id, _cursor(request)))
+
+    async def socket(self, websocket: WebSocket) -> None:
+        """The same as ``events``, over a WebSocket."""
+        try:
+            workspace_id = _workspace_id(websocket)
+            subscription = self._hub.subscribe(workspace_id, _cursor(websocket))
+        except Problem as problem:
+            await websocket.send_denial_response(problem.response("GET", websocket.url.path))
+            return
+        await deliver(websocket, subscription)
 
     async def history(self, request: Request) -> Response:
         """The rows, without the message that is being answered (its event stream has that).
@@ -256,7 +272,13 @@ def _alive() -> str:
     return json.dumps({"pid": os.getpid(), **as_json(found), "text": text_of(found)})
 
 
-def _workspace_id(request: Request) -> str:
+def _cursor(connection: HTTPConnection) -> Cursor | None:
+    # A browser sends the header when it comes again by itself; a page that does so can't.
+    sent = connection.headers.get("last-event-id") or connection.query_params.get("cursor", "")
+    return Cursor.parse(sent)
+
+
+def _workspace_id(request: HTTPConnection) -> str:
     # Decoded once, by the server. What is still encoded then has a percent sign, which is no id.
     value: str = request.path_params["workspace_id"]
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, cast, final
@@ -15,11 +15,14 @@ from httpx_sse import EventSource, ServerSentEvent, SSEError, aconnect_sse
 
 import fibers as fb
 from fibers import Effect, Exit
+from streamengine.events import HEARTBEAT_SECONDS
 from streamengine.model import (
     ErrorEvent,
+    MessagePart,
     StreamAbortEvent,
     StreamDeltaEvent,
     StreamEndEvent,
+    TextPart,
     parse_event,
 )
 
@@ -27,13 +30,12 @@ from . import token
 from .discovery import ServerNote
 from .endings import INTERRUPTED, by_ctrl_c, told
 from .errors import FAILED, HostError
-from .sse import PING_SECONDS
 from .terminal import Terminal
 
 _ANSWER_SECONDS: Final = 15.0
 _STOP_SECONDS: Final = 2.0
-# A server that says nothing for so long, not even a ping, is gone.
-_SILENCE_SECONDS: Final = 3.0 * PING_SECONDS
+# A server that says nothing for so long, not even a heartbeat, is gone.
+_SILENCE_SECONDS: Final = 9.0 * HEARTBEAT_SECONDS
 
 _TOLD_OF: Final = frozenset({"stream-delta", "stream-end", "stream-abort", "error"})
 
@@ -62,6 +64,7 @@ class _Talk:
         self._terminal = Terminal()
         self._client_message_id = str(uuid.uuid4())
         self._message_id: str | None = None
+        self._cursor = ""
         self._written_characters = 0
 
     @fb.effect(raises=HostError)
@@ -72,7 +75,7 @@ class _Talk:
                     try:
                         return await self._follow(client, text)
                     except _Overflow:
-                        continue  # the next snapshot has what was missed
+                        continue  # the cursor says what was missed
         except BrokenPipeError:
             self._terminal.give_up()
             await self._stop()
@@ -91,10 +94,9 @@ class _Talk:
     async def _follow(self, client: httpx.AsyncClient, text: str) -> int:
         async with self._events(client) as events:
             async for event in events:
-                if event.event == "snapshot":
-                    code = await self._on_snapshot(client, _object(event.data), text)
-                    if code is not None:
-                        return code
+                self._cursor = event.id or self._cursor
+                if event.event == "caught-up":
+                    await self._on_caught_up(client, text)
                 elif event.event == "overflow":
                     raise _Overflow
                 elif event.event in _TOLD_OF:
@@ -108,25 +110,21 @@ class _Talk:
         self, client: httpx.AsyncClient
     ) -> AsyncGenerator[AsyncIterator[ServerSentEvent]]:
         timeout = httpx.Timeout(_ANSWER_SECONDS, read=_SILENCE_SECONDS)
+        headers = {"last-event-id": self._cursor} if self._cursor else {}
         source: EventSource
-        async with aconnect_sse(client, "GET", f"{self._path}/events", timeout=timeout) as source:
+        async with aconnect_sse(
+            client, "GET", f"{self._path}/events", timeout=timeout, headers=headers
+        ) as source:
             await check(source.response)
             yield source.aiter_sse()
 
-    async def _on_snapshot(
-        self, client: httpx.AsyncClient, snapshot: Mapping[str, Any], text: str
-    ) -> int | None:
+    async def _on_caught_up(self, client: httpx.AsyncClient, text: str) -> None:
         if self._message_id is None:
             # Subscribed first, so that nothing of the answer is missed. Not to be cut in between:
             # a Ctrl-C has to know which message it stops.
             self._message_id = await Effect.promise(
                 lambda: self._send(client, text)
             ).uninterruptible()
-            return None
-        if snapshot.get("messageId") == self._message_id:
-            await self._write_from(str(snapshot.get("text", "")))
-            return None
-        return await self._on_missed_end(client)
 
     async def _on_event(self, sse: ServerSentEvent) -> int | None:
         event = parse_event(_object(sse.data))
@@ -136,6 +134,9 @@ class _Talk:
             self._written_characters += len(event.delta)
             await self._terminal.write(event.delta)
         elif isinstance(event, StreamEndEvent | StreamAbortEvent | ErrorEvent):
+            if event.replay:
+                # It ended while we were behind, and this has all of it.
+                await self._write_from(_text_of(event.parts or ()))
             await self._terminal.end_line()
             return told(event)
         return None
@@ -144,21 +145,6 @@ class _Talk:
         rest = whole[self._written_characters :]
         self._written_characters += len(rest)
         await self._terminal.write(rest)
-
-    async def _on_missed_end(self, client: httpx.AsyncClient) -> int:
-        """It ended while we were behind: the history has all of it."""
-        response = await client.get(f"{self._path}/history")
-        await check(response)
-        rows = cast("list[dict[str, Any]]", response.json()["rows"])
-        row = next((row for row in rows if row.get("id") == self._message_id), None)
-        if row is None:
-            raise HostError("the answer was dropped")
-        parts = cast("list[dict[str, Any]]", row.get("parts", []))
-        await self._write_from("".join(p["text"] for p in parts if p.get("type") == "text"))
-        await self._terminal.end_line()
-        if row.get("metadata", {}).get("partial"):
-            raise HostError("the answer was interrupted; what was said is kept")
-        return 0
 
     async def _send(self, client: httpx.AsyncClient, text: str) -> str:
         body = {"text": text, "clientMessageId": self._client_message_id}
@@ -192,6 +178,10 @@ class _Talk:
                 await check(response)
         except (httpx.HTTPError, HostError) as error:
             _log.warning("the stop failed", error=str(error))
+
+
+def _text_of(parts: Iterable[MessagePart]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, TextPart))
 
 
 def client_of(url: str, access: token.AccessToken | None) -> httpx.AsyncClient:

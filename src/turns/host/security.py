@@ -61,7 +61,13 @@ def security_headers() -> list[tuple[bytes, bytes]]:
 
 
 async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
-    await problem.response(scope["method"], scope["path"])(scope, receive, send)
+    await problem.response(_method(scope), scope["path"])(scope, receive, send)
+
+
+def _method(scope: Scope) -> str:
+    # The request that asks for a WebSocket is a GET, and nothing says so in its scope.
+    method: str = scope.get("method", "GET")
+    return method
 
 
 @final
@@ -72,11 +78,11 @@ class SafeHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return  # the server speaks neither WebSocket nor lifespan
+        if scope["type"] not in ("http", "websocket"):
+            return  # the server has no lifespan
 
         async def send_safely(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
@@ -112,7 +118,8 @@ def _with_port(host: str) -> str:
 class SameOrigin:
     """The API is for the server's own page, and for programs; no other page may use it.
 
-    A cookie alone would let one in: to a browser every port of this machine is the same site.
+    A cookie alone would let one in: to a browser every port of this machine is the same site, and a
+    WebSocket may be opened by any page.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -120,7 +127,7 @@ class SameOrigin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        writes = scope["method"] not in _READING
+        writes = _method(scope) not in _READING
         if writes or scope["path"].startswith(API_PREFIX):
             problem = _foreign(headers) or (_not_json(headers) if writes else None)
             if problem is not None:
@@ -159,7 +166,7 @@ class Login:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        is_login = path == SESSION_PATH and scope["method"] == "POST"
+        is_login = path == SESSION_PATH and _method(scope) == "POST"
         if path.startswith(API_PREFIX) and not is_login and not self._knows(HTTPConnection(scope)):
             problem = Problem(
                 401,
@@ -187,7 +194,11 @@ class ShutdownGate:
         self._is_shutting_down = is_shutting_down
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begins = scope["method"] not in _READING or scope["path"].endswith("/events")
+        begins = (
+            scope["type"] == "websocket"
+            or _method(scope) not in _READING
+            or scope["path"].endswith("/events")
+        )
         if begins and self._is_shutting_down():
             await _refuse(shutting_down(), scope, receive, send)
             return
@@ -203,6 +214,10 @@ class BodyLimit:
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            # Its messages are bounded by the connection, and they may come as long as it lives.
+            await self._app(scope, receive, send)
+            return
         declared = Headers(scope=scope).get("content-length", "0")
         if not declared.isdecimal() or int(declared) > self._limits.body_bytes:
             await _refuse(self._too_large(), scope, receive, send)

@@ -26,11 +26,11 @@ from .api import Api
 from .app import make_app
 from .config import ServeConfig
 from .errors import HostError
+from .hub import Hub
 from .models import provider_for
 from .root import Opening, Root, started
 from .security import guarded
 from .server import HttpServer, listen, port_of
-from .sse import Hub
 from .state import prepare
 
 _LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -188,7 +188,7 @@ def make_http(
     is_shutting_down: Callable[[], bool],
 ) -> tuple[ASGIApp, Hub]:
     """The whole application over a root, and its event streams, which somebody has to close."""
-    hub = Hub(root.engine, config.limits)
+    hub = Hub(root, config.limits)
     cookie_name = f"fiberscope_{port}"  # cookies don't tell the ports of a host apart
     api = Api(
         root,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import importlib.util
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Final, final
+from typing import Any, Final, Protocol, cast, final, runtime_checkable
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
 from .config import Limits
-from .connection import BoundedConnection, bounded_by
+from .connection import bounded_by
 from .errors import HostError
 
 GRACE_SECONDS: Final = 0.4
@@ -25,10 +26,31 @@ END_SECONDS: Final = 0.4
 
 _MAX_HEADER_BYTES: Final = 16 * 1024
 _KEEP_ALIVE_SECONDS: Final = 5
+_MAX_SOCKET_MESSAGE_BYTES: Final = 4096  # the server takes no messages
 _BACKLOG: Final = 128
 _POLL_SECONDS: Final = 0.01
 
 _log = structlog.get_logger("turns.host.server")
+
+
+@runtime_checkable
+class _Connection(Protocol):
+    """What ours have, of HTTP or a WebSocket."""
+
+    def abort(self) -> None: ...
+
+
+def sockets_served() -> bool:
+    """Whether WebSockets are spoken: their protocol comes with the extra `websocket`."""
+    return importlib.util.find_spec("wsproto") is not None
+
+
+def _socket_protocol(limits: Limits) -> Any:
+    if not sockets_served():
+        return "none"
+    from .socket_connection import socket_bounded_by
+
+    return socket_bounded_by(limits)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -104,7 +126,10 @@ class HttpServer:
             app,
             loop="none",
             http=bounded_by(limits),
-            ws="none",
+            ws=_socket_protocol(limits),
+            ws_max_size=_MAX_SOCKET_MESSAGE_BYTES,
+            # What a client compresses may be far larger than it looks.
+            ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,
             # Ours names no query and escapes what is in a path.
@@ -150,10 +175,9 @@ class HttpServer:
             await asyncio.sleep(_POLL_SECONDS)
         return done()
 
-    def _connections(self) -> list[BoundedConnection]:
-        return [
-            c for c in self._uvicorn.server_state.connections if isinstance(c, BoundedConnection)
-        ]
+    def _connections(self) -> list[_Connection]:
+        every = cast("set[object]", self._uvicorn.server_state.connections)
+        return [connection for connection in every if isinstance(connection, _Connection)]
 
     def _give_up(self) -> None:
         left = self._connections()

@@ -22,9 +22,9 @@ from fibers.app import Shutdown
 from streamengine import StreamRequest
 from streamengine.model import Finish, ProviderPart, TextDelta, TextEnd
 from turns.host.config import Limits, ServeConfig
+from turns.host.hub import Hub
 from turns.host.root import Root, open_root
 from turns.host.serve import Ready, make_http, serve
-from turns.host.sse import Hub
 from turns.host.token import AccessToken, load_or_make
 
 BOUND_SECONDS = 20.0
@@ -43,9 +43,9 @@ class Answer:
         self.signal = signal
         self._parts: asyncio.Queue[ProviderPart | Exception | None] = asyncio.Queue()
 
-    def say(self, *texts: str) -> Answer:
-        for text in texts:
-            self._parts.put_nowait(TextDelta(text=text))
+    def say(self, *said: str | ProviderPart) -> Answer:
+        for part in said:
+            self._parts.put_nowait(TextDelta(text=part) if isinstance(part, str) else part)
         return self
 
     def finish(self) -> None:
@@ -187,6 +187,8 @@ class Told:
 
     type: str
     data: dict[str, Any]
+    cursor: str = ""
+    """Where a reader stands after it."""
 
 
 class Events:
@@ -212,14 +214,17 @@ class Events:
 
 
 @asynccontextmanager
-async def events_of(client: httpx.AsyncClient, workspace: str = "w1") -> AsyncGenerator[Events]:
+async def events_of(
+    client: httpx.AsyncClient, workspace: str = "w1", *, cursor: str | None = None
+) -> AsyncGenerator[Events]:
     path = f"/api/workspaces/{workspace}/events"
-    async with aconnect_sse(client, "GET", path) as source:
+    headers = {} if cursor is None else {"last-event-id": cursor}
+    async with aconnect_sse(client, "GET", path, headers=headers) as source:
         source.response.raise_for_status()
 
         async def told() -> AsyncIterator[Told]:
             async for event in source.aiter_sse():
-                yield Told(event.event, json.loads(event.data))
+                yield Told(event.event, json.loads(event.data), event.id)
 
         yield Events(told())
 

@@ -16,8 +16,8 @@ from streamengine.model import AssistantRow, RowMetadata, TextPart, UserRow
 from streamengine.providers.scripted import ScriptedProvider
 from turns.host.api import Api
 from turns.host.config import Limits
+from turns.host.hub import Hub
 from turns.host.root import Root
-from turns.host.sse import Hub
 
 USER = UserRow(id="u", parts=(TextPart(text="ask"),), metadata=RowMetadata(history_sequence=0))
 
@@ -59,9 +59,10 @@ async def test_an_answer_that_ends_while_the_history_is_read_is_in_it_once(tmp_p
     )
     history = cast("HistoryStore", EndingHistory())
     runtime = fb.Runtime()
+    root = Root(tmp_path, history, engine, scope, runtime)
     api = Api(
-        Root(tmp_path, history, engine, scope, runtime),
-        Hub(engine, Limits()),
+        root,
+        Hub(root, Limits()),
         outer=fb.Scope(),
         is_shutting_down=lambda: False,
         token=None,

@@ -91,7 +91,7 @@ def test_a_signal_ends_the_streams_first_then_the_server(
         assert seconds < BUDGET_SECONDS
         for listener in (here, there):
             assert listener.all()[-2:] == ["stream-abort", "shutting-down"]
-        assert idle.all() == ["snapshot", "shutting-down"]
+        assert idle.all() == ["caught-up", "shutting-down"]
     order = re.findall(
         r"\[shutdown\] (streamManager\.abortStream|AppScope closed|server\.stop|Runtime disposed)",
         server.log,

@@ -1,118 +1,139 @@
-"""Event streams: snapshot first, then events; bounded for who is behind."""
+"""Event streams: what was missed, then what happens; bounded for who is behind."""
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from starlette.requests import HTTPConnection
 
-from streamengine.model import StreamDeltaEvent
+import fibers as fb
+from fibers.testing import TestClock
+from streamengine.events import Cursor
+from streamengine.model import StreamAbortEvent, StreamDeltaEvent
+from turns.host.api import _cursor
 from turns.host.config import Limits
-from turns.host.sse import Subscription
+from turns.host.hub import REMEMBERED_ENDS, Hub, Subscription, Told
 
-from .kit import TalkativeProvider, a_server, a_site, events_of, rows_of, send, settle
+from .kit import (
+    Answer,
+    Events,
+    Live,
+    TalkativeProvider,
+    a_server,
+    a_site,
+    events_of,
+    rows_of,
+    send,
+    settle,
+)
+from .kit import Told as Event
 
 ODD_TEXT = "a\u2028b\u2029c\x85d\x0be\x0cf\rg\nh\x00i\ud83dj\x1b[31m</script>\U0001f642"
-
-
-def subscription(limit_bytes: int = 100) -> Subscription:
-    return Subscription(b"snapshot", limit_bytes, lambda: None)
-
-
-async def drained(subscription: Subscription) -> list[bytes]:
-    subscription.end()
-    return [frame async for frame in subscription.frames()]
 
 
 # ---- what is held
 
 
-async def test_the_snapshot_comes_before_what_was_pushed_earlier() -> None:
-    held = subscription()
-    held.push(b"1")
-    held.push(b"2")
-
-    assert await drained(held) == [b"snapshot", b"1", b"2"]
-
-
-async def test_what_is_held_is_bounded() -> None:
-    held = subscription(limit_bytes=10)
-
-    assert held.push(b"12345")
-    assert held.push(b"67890")
-    assert held.held_bytes == 10
-    assert not held.push(b"x")
-    assert held.held_bytes == 0
-
-
-async def test_an_event_larger_than_the_bound_reaches_who_is_not_behind() -> None:
-    held = subscription(limit_bytes=10)
-
-    assert held.push(b"x" * 1000)
-    assert await drained(held) == [b"snapshot", b"x" * 1000]
-
-
-async def test_the_last_word_comes_after_what_waits_and_nothing_after_it() -> None:
-    held = subscription()
-    held.push(b"1")
-    held.end(b"bye")
-    held.push(b"late")
-    held.end(b"bye again")
-
-    assert [frame async for frame in held.frames()] == [b"snapshot", b"1", b"bye"]
-
-
-async def test_a_subscriber_who_left_holds_nothing() -> None:
-    left: list[bool] = []
-    held = Subscription(b"snapshot", 100, lambda: left.append(True))
-    held.push(b"1")
-    held.close()
-    held.push(b"2")
-
-    assert held.held_bytes == 0
-    assert left == [True]
-
-
-async def test_one_who_is_behind_gets_an_overflow_and_the_others_everything(
+async def test_one_who_is_behind_gets_what_waits_and_an_overflow_and_the_others_everything(
     tmp_path: Path,
 ) -> None:
     limits = Limits(subscriber_bytes=2000)
     async with a_site(tmp_path, limits=limits) as site, site.client() as client:
         slow = site.hub.subscribe("w1")
+        slowly = slow.told()
+        await anext(slowly)
         message_id = (await send(client)).json()["messageId"]
         answer = await site.provider.next_answer()
         quick = site.hub.subscribe("w1")
-        seen: list[bytes] = []
-        frames = quick.frames()
+        quickly = quick.told()
+        seen: list[str] = []
+        while "caught-up" not in seen:
+            seen.append((await anext(quickly)).type)
+        deltas: list[str] = []
         for number in range(40):
             answer.say(f"word {number} ")
-            while f'"word {number} "'.encode() not in b"".join(seen[-1:]):
-                seen.append(await anext(frames))
-        got = [frame async for frame in slow.frames()]
+            while len(deltas) <= number:
+                told = await anext(quickly)
+                if told.type == "stream-delta":
+                    deltas.append(json.loads(told.data)["delta"])
+        got = [told async for told in slowly]
         slow.close()
-        again = site.hub.subscribe("w1")
-        first = await anext(again.frames())
+        cursor = Cursor.parse([told.cursor for told in got if told.cursor][-1] or "")
+        again = site.hub.subscribe("w1", cursor)
+        missed = [told async for told in _until_caught_up(again)]
+        for reader in (quick, again):
+            reader.close()
 
-    assert [frame.partition(b"\r\n")[0] for frame in got[1:]] == [b"event: overflow"]
     text = "".join(f"word {number} " for number in range(40))
-    assert message_id.encode() in first
-    assert json.dumps(text).encode() in first
+    assert "".join(deltas) == text
+    assert got[-1].type == "overflow"
+    assert cursor is not None
+    assert cursor.message_id == message_id
+    first = [json.loads(told.data).get("delta", "") for told in got]
+    rest = [json.loads(told.data).get("delta", "") for told in missed]
+    assert 0 < len("".join(first)) < len(text)
+    assert "".join(first + rest) == text
+
+
+async def _until_caught_up(reader: Subscription) -> AsyncIterator[Told]:
+    async for told in reader.told():
+        yield told
+        if told.type == "caught-up":
+            return
+
+
+async def test_a_reader_who_left_holds_nothing(tmp_path: Path) -> None:
+    async with a_site(tmp_path) as site, site.client() as client:
+        reader = site.hub.subscribe("w1")
+        told = reader.told()
+        await anext(told)
+        reader.close()
+        reader.close()
+        await send(client)
+        (await site.provider.next_answer()).say("x").finish()
+
+        assert [message async for message in told] == []
+        assert site.hub.subscriber_count == 0
+
+
+async def test_the_ends_that_are_remembered_are_bounded(tmp_path: Path) -> None:
+    async with a_site(tmp_path) as site:
+        for number in range(REMEMBERED_ENDS + 50):
+            site.root.engine.events.emit(
+                StreamAbortEvent(
+                    workspace_id=f"w{number}", message_id=f"a{number}", abort_reason="user"
+                )
+            )
+
+        assert len(site.hub._ends) == REMEMBERED_ENDS
+        last = await site.hub.end_of(f"w{number}", f"a{number}")
+        assert last.abort_reason == "user"  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]  # as told
 
 
 # ---- over HTTP
 
 
-async def test_an_idle_workspace_has_an_empty_snapshot(tmp_path: Path) -> None:
+def said(events: list[Event]) -> str:
+    """The text that deltas add up to."""
+    return "".join(event.data["delta"] for event in events if event.type == "stream-delta")
+
+
+async def test_in_an_idle_workspace_a_reader_is_caught_up_at_once(tmp_path: Path) -> None:
     async with a_server(tmp_path) as live, live.client() as client, events_of(client) as events:
         first = await events.next()
 
-    assert first.type == "snapshot"
     assert first.data == {
-        "type": "snapshot",
+        "type": "caught-up",
         "workspaceId": "w1",
-        "messageId": None,
-        "text": "",
+        "replay": "live",
+        "hasOlderHistory": False,
     }
 
 
@@ -143,16 +164,19 @@ async def test_who_comes_late_misses_nothing_and_gets_nothing_twice(tmp_path: Pa
         for _ in range(3):
             await early.next()
         async with events_of(client) as late:
-            snapshot = await late.next()
+            replayed = await late.until("caught-up")
             answer.say("and after").finish()
             told = await late.until("stream-end")
 
-    assert snapshot.data["messageId"] == message_id
-    rest = "".join(event.data.get("delta", "") for event in told)
-    assert snapshot.data["text"] + rest == "said before and after"
+    *events, caught_up = replayed
+    assert [event.type for event in events] == ["stream-start", "stream-delta", "stream-delta"]
+    assert all(event.data["replay"] and event.data["messageId"] == message_id for event in events)
+    assert caught_up.data["replay"] == "full"
+    assert caught_up.cursor == events[-1].cursor == caught_up.data["cursor"]
+    assert said([*replayed, *told]) == "said before and after"
 
 
-async def test_after_the_end_the_snapshot_is_empty_although_the_provider_lingers(
+async def test_after_the_end_nothing_is_live_although_the_provider_lingers(
     tmp_path: Path,
 ) -> None:
     # Its terminal event is told: a late subscriber would wait for it in vain.
@@ -222,7 +246,7 @@ async def test_a_client_that_leaves_gives_its_place_back(tmp_path: Path) -> None
         while (await client.head("/api/workspaces/w1/events")).status_code == 429:
             pass
         async with events_of(client) as events:
-            assert (await events.next()).type == "snapshot"
+            assert (await events.next()).type == "caught-up"
 
 
 def test_a_delta_is_json_on_one_line() -> None:
@@ -230,6 +254,209 @@ def test_a_delta_is_json_on_one_line() -> None:
 
     assert "\n" not in event.to_json()
     assert "\r" not in event.to_json()
+
+
+# ---- coming again
+
+
+@pytest.mark.spec("W12")
+async def test_who_comes_again_with_its_cursor_gets_the_rest_and_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    async with a_server(tmp_path) as live, live.client() as client:
+        async with events_of(client) as first:
+            await first.next()
+            await send(client)
+            answer = (await live.provider.next_answer()).say("one ", "two ")
+            seen = [await first.next() for _ in range(3)]
+        answer.say("three ")
+        async with events_of(client) as watcher:
+            await hears(watcher, "one two three ")
+            async with events_of(client, cursor=seen[-1].cursor) as second:
+                missed = await second.until("caught-up")
+                answer.say("four").finish()
+                rest = await second.until("stream-end")
+
+    assert missed[-1].data["replay"] == "since"
+    assert [event.type for event in missed] == ["stream-start", "stream-delta", "caught-up"]
+    assert missed[0].cursor == ""  # a start that is told again leads nobody back
+    assert said([*seen, *missed, *rest]) == "one two three four"
+
+
+async def hears(events: Events, text: str) -> None:
+    """Wait until a new reader has heard this much of the live message."""
+    heard: list[Event] = []
+    while said(heard) != text:
+        heard.append(await events.next())
+
+
+async def ended_meanwhile(
+    tmp_path: Path, end: Callable[[Live, httpx.AsyncClient, Answer, str], Awaitable[None]]
+) -> tuple[list[Event], str]:
+    """A reader has heard "half "; the answer ends while it is away; what it hears then."""
+    async with a_server(tmp_path) as live, live.client() as client:
+        async with events_of(client) as first:
+            await first.next()
+            message_id = (await send(client)).json()["messageId"]
+            answer = (await live.provider.next_answer()).say("half ")
+            seen = [await first.next() for _ in range(2)]
+        async with events_of(client) as watcher:
+            await watcher.until("caught-up")
+            await end(live, client, answer, message_id)
+            while (await watcher.next()).type not in TERMINALS:
+                pass
+        async with events_of(client, cursor=seen[-1].cursor) as second:
+            return await second.until("caught-up"), message_id
+
+
+TERMINALS = {"stream-end", "stream-abort", "error"}
+
+
+async def finishes(_live: Live, _client: httpx.AsyncClient, answer: Answer, _id: str) -> None:
+    answer.say("and whole").finish()
+
+
+async def is_stopped(_live: Live, client: httpx.AsyncClient, answer: Answer, _id: str) -> None:
+    await client.post("/api/workspaces/w1/stop", json={})
+
+
+async def is_dropped(_live: Live, client: httpx.AsyncClient, answer: Answer, _id: str) -> None:
+    await client.post("/api/workspaces/w1/stop", json={"abandonPartial": True})
+
+
+async def fails(_live: Live, _client: httpx.AsyncClient, answer: Answer, _id: str) -> None:
+    answer.fail(RuntimeError("no more"))
+
+
+@pytest.mark.spec("R25", "W13")
+@pytest.mark.parametrize(
+    ("end", "kind", "text", "why"),
+    [
+        (finishes, "stream-end", "half and whole", None),
+        (is_stopped, "stream-abort", "half ", "user"),
+        (is_dropped, "stream-abort", "", "user"),
+        (fails, "error", "half ", "no more"),
+    ],
+)
+async def test_an_end_that_was_missed_is_told_with_all_that_was_said(
+    tmp_path: Path, end: Any, kind: str, text: str, why: str | None
+) -> None:
+    told, message_id = await ended_meanwhile(tmp_path, end)
+    terminal, caught_up = told
+
+    assert terminal.type == kind
+    assert terminal.data["messageId"] == message_id
+    assert terminal.data["replay"] is True
+    assert "".join(part["text"] for part in terminal.data["parts"]) == text
+    assert terminal.data.get("abortReason", terminal.data.get("error")) == why
+    assert terminal.cursor == caught_up.cursor == f"{message_id}:end"
+    assert caught_up.data["replay"] == "live"
+    assert caught_up.data["hasOlderHistory"] is True
+
+
+@pytest.mark.spec("R25")
+async def test_an_end_is_told_again_by_the_next_process(tmp_path: Path) -> None:
+    """From the row: the one that heard it is gone."""
+    async with a_server(tmp_path) as live, live.client() as client:
+        async with events_of(client) as first:
+            await first.next()
+            await send(client)
+            (await live.provider.next_answer()).say("so far")
+            seen = [await first.next() for _ in range(2)]
+        await live.stop()
+    async with (
+        a_server(tmp_path) as live,
+        live.client() as client,
+        events_of(client, cursor=seen[-1].cursor) as second,
+    ):
+        terminal, _ = await second.until("caught-up")
+
+    assert (terminal.type, terminal.data["abortReason"]) == ("stream-abort", "system")
+    assert terminal.data["parts"][0]["text"] == "so far"
+
+
+async def test_an_end_that_was_heard_is_not_told_again(tmp_path: Path) -> None:
+    async with a_server(tmp_path) as live, live.client() as client:
+        async with events_of(client) as first:
+            await first.next()
+            await send(client)
+            (await live.provider.next_answer()).say("x").finish()
+            seen = await first.until("stream-end")
+        async with events_of(client, cursor=seen[-1].cursor) as second:
+            told = await second.next()
+
+    assert told.type == "caught-up"
+    assert told.cursor == seen[-1].cursor
+
+
+@pytest.mark.spec("R25")
+async def test_one_answer_later_the_old_end_is_told_and_the_new_one_in_full(
+    tmp_path: Path,
+) -> None:
+    async with a_server(tmp_path) as live, live.client() as client:
+        async with events_of(client) as first:
+            await first.next()
+            old = (await send(client)).json()["messageId"]
+            await live.provider.next_answer()
+            seen = [await first.next()]  # its start only
+        new = (await send(client)).json()["messageId"]
+        (await live.provider.next_answer()).say("new")
+        async with events_of(client) as watcher:
+            await hears(watcher, "new")
+        async with events_of(client, cursor=seen[-1].cursor) as second:
+            told = await second.until("caught-up")
+
+    assert [(event.type, event.data.get("messageId")) for event in told[:2]] == [
+        ("stream-abort", old),
+        ("stream-start", new),
+    ]
+    assert told[-1].data["replay"] == "full"
+
+
+@pytest.mark.parametrize("cursor", ["nonsense", "a1", "a1:x", "../x:5", "a1:1:1"])
+async def test_what_is_no_cursor_counts_as_none(tmp_path: Path, cursor: str) -> None:
+    async with (
+        a_server(tmp_path) as live,
+        live.client() as client,
+        events_of(client, cursor=cursor) as events,
+    ):
+        told = await events.next()
+
+    assert told.type == "caught-up"
+    assert "cursor" not in told.data
+
+
+async def test_a_page_may_send_its_cursor_in_the_query(tmp_path: Path) -> None:
+    async with a_site(tmp_path) as site:
+        request = HTTPConnection(
+            {"type": "http", "headers": [], "query_string": b"cursor=a1:5", "path": "/"}
+        )
+
+        assert _cursor(request) == Cursor("a1", 5)
+        assert site.hub.subscriber_count == 0
+
+
+async def test_a_reader_of_an_idle_workspace_gets_heartbeats(tmp_path: Path) -> None:
+    clock = TestClock()
+    runtime = fb.Runtime(clock=clock)
+    async with a_site(tmp_path) as site:
+        hub = Hub(dataclasses.replace(site.root, runtime=runtime), Limits())
+        reader = hub.subscribe("w1")
+        told = reader.told()
+        await anext(told)
+        beats: list[str] = []
+
+        async def reads() -> None:
+            beats.extend([message.type async for message in told])
+
+        reading = asyncio.create_task(reads())
+        await runtime.run(clock.adjust(15))
+        reader.close()
+        await reading
+        hub.close()
+    await runtime.dispose()
+
+    assert beats == ["heartbeat"] * 3
 
 
 @pytest.mark.lifecycle
