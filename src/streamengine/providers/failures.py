@@ -46,7 +46,7 @@ class Subject:
 
     host: str
     model: str
-    key_variable: str
+    key_place: str
     clean: Callable[[str], str] = redact
     """Takes secrets out of a text of the other side."""
 
@@ -84,6 +84,15 @@ def of_status(
 def of_event(subject: Subject, error: object) -> ProviderError:
     """For an error that comes inside a stream: what the API has under `error`."""
     return _made(subject, _said(error), None, None)
+
+
+def of_answer(
+    subject: Subject, status: int, error: object, wait_seconds: float | None
+) -> ProviderError:
+    """For an answer that somebody else has read: ``error`` is what it has, as JSON or as text."""
+    fields = loose.fields(error)
+    said = _said(fields.get("error") or fields or error)
+    return _made(subject, said, status, wait_seconds)
 
 
 def _made(
@@ -126,9 +135,9 @@ def _type_of(said: _Said, status: int | None) -> ErrorType:
 def _way_out(kind: ErrorType, subject: Subject, wait_seconds: float | None) -> str:
     match kind:
         case "authentication":
-            return f"Check the key in {subject.key_variable}, and what it may be used for"
+            return f"Check the key in {subject.key_place}, and what it may be used for"
         case "quota":
-            return f"The account of {subject.key_variable} has nothing left to spend"
+            return f"The account of {subject.key_place} has nothing left to spend"
         case "rate_limit" | "server_error" if wait_seconds is not None:
             return f"Try again in {math.ceil(wait_seconds)} s"
         case "rate_limit" | "server_error":

@@ -1,0 +1,243 @@
+"""Every provider of the project behind one face: a test says what its model does."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx2
+from openai import AsyncOpenAI
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from streamengine import Provider
+from streamengine.providers.anthropic import anthropic
+from streamengine.providers.http import Bounds
+from streamengine.providers.keys import KeySource
+from streamengine.providers.local import LocalProvider
+from streamengine.providers.openai import openai_chat, openai_responses
+from streamengine.providers.pydantic_ai import PydanticAIProvider
+from streamengine.providers.script import Script
+from streamengine.providers.scripted import ScriptedProvider
+
+from ..fake_model import FakeContext, FakeModel, Gate, opened
+from .dialects import AnthropicDialect, ChatDialect, Dialect, ResponsesDialect
+from .hostile_server import (
+    BOUND_SECONDS,
+    HostileServer,
+    a_server,
+    answers,
+    stalls_after,
+)
+
+KEY: Final = "sk-conformance-0123456789abcdefghij"
+MODEL: Final = "m-1"
+FAILURE: Final = "the machine room is on fire"
+
+PATIENT: Final = Bounds(connect_seconds=5, idle_seconds=5, error_seconds=5, late_usage_seconds=5)
+
+
+class Contestant(ABC):
+    """A provider, and what its model does with the messages that come."""
+
+    provider: Provider
+
+    @abstractmethod
+    def answers(self, *texts: str) -> None:
+        """A whole answer."""
+
+    @abstractmethod
+    def stalls_after(self, *texts: str) -> None:
+        """It says so much, and nothing any more."""
+
+    @abstractmethod
+    def fails_after(self, *texts: str) -> None:
+        """It says so much, and then that it failed (FAILURE)."""
+
+    @abstractmethod
+    async def nothing_left(self) -> None:
+        """Wait until nothing works on an answer any more: no connection, no generator, no job."""
+
+
+class OverHttp(Contestant):
+    """A provider that talks to the hostile server."""
+
+    def __init__(self, server: HostileServer, dialect: Dialect, provider: Provider) -> None:
+        self.server = server
+        self.dialect = dialect
+        self.provider = provider
+
+    def answers(self, *texts: str) -> None:
+        self.server.then(answers(*self.dialect.answer(*texts)))
+
+    def stalls_after(self, *texts: str) -> None:
+        self.server.then(stalls_after(*self.dialect.begin(), *map(self.dialect.text, texts)))
+
+    def fails_after(self, *texts: str) -> None:
+        said = map(self.dialect.text, texts)
+        failure = self.dialect.failure(FAILURE)
+        self.server.then(answers(*self.dialect.begin(), *said, failure))
+
+    async def nothing_left(self) -> None:
+        await self.server.none_left()
+
+
+class Scripted(Contestant):
+    def __init__(self) -> None:
+        self._provider: ScriptedProvider | None = None
+
+    @property
+    def provider(self) -> Provider:  # type: ignore[override]  # made when the test has said all
+        assert self._provider is not None
+        return self._provider
+
+    def answers(self, *texts: str) -> None:
+        end = {"type": "finish", "finishReason": "stop", "rawFinishReason": "stop"}
+        self._play(texts, {"do": "give", "part": {"type": "text-end"}}, {"do": "give", "part": end})
+
+    def stalls_after(self, *texts: str) -> None:
+        self._play(texts, {"do": "wait-for-ever"})
+
+    def fails_after(self, *texts: str) -> None:
+        self._play(texts, {"do": "raise", "message": FAILURE})
+
+    async def nothing_left(self) -> None:
+        """It has nothing but its generator, which the loop would complain about."""
+
+    def _play(self, texts: tuple[str, ...], *last: dict[str, Any]) -> None:
+        said = [{"do": "give", "part": {"type": "text-delta", "text": text}} for text in texts]
+        script = Script.model_validate({"answers": [{"steps": [*said, *last]}]})
+        self._provider = ScriptedProvider(script)
+
+
+class Local(Contestant):
+    """The local model's provider over a model without weights: a token a byte."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._text = ""
+        self._fails = False
+        self.model = FakeModel(lambda _prompt: self._text, before_read=self._before_read)
+        self.provider = LocalProvider(load=lambda: self.model, system="")
+
+    def answers(self, *texts: str) -> None:
+        self._text = "".join(texts)
+        self._gate.open()
+
+    def stalls_after(self, *texts: str) -> None:
+        self._text = "".join(texts) + "..."
+        # One read for the prompt; each further one is of the token before.
+        self._gate.let(len("".join(texts)))
+
+    def fails_after(self, *texts: str) -> None:
+        self.stalls_after(*texts)
+        self._fails = True
+        self._gate.open()
+
+    async def nothing_left(self) -> None:
+        """Its thread lets go of a job at the next step, which the gate may hold: the end of the
+        contest opens it, and closes the provider.
+        """
+
+    def _before_read(self, context: FakeContext) -> None:
+        said = len(context.reads)
+        if self._fails and said == len(self._text) - len("..."):
+            raise RuntimeError(FAILURE)
+        self._gate.pass_through(context)
+
+
+class PydanticFunction(Contestant):
+    """A function as the model of pydantic-ai."""
+
+    def __init__(self) -> None:
+        self._texts: tuple[str, ...] = ()
+        self._then: Callable[[], Any] = lambda: None
+        self._running = 0
+        self._none_running = asyncio.Event()
+        self.provider = PydanticAIProvider(FunctionModel(stream_function=self._say))
+
+    def answers(self, *texts: str) -> None:
+        async def done() -> None:
+            return None
+
+        self._texts, self._then = texts, done
+
+    def stalls_after(self, *texts: str) -> None:
+        self._texts, self._then = texts, asyncio.Event().wait
+
+    def fails_after(self, *texts: str) -> None:
+        async def fail() -> None:
+            raise RuntimeError(FAILURE)
+
+        self._texts, self._then = texts, fail
+
+    async def nothing_left(self) -> None:
+        await asyncio.wait_for(self._none_running.wait(), BOUND_SECONDS)
+
+    async def _say(self, _messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+        self._running += 1
+        try:
+            for text in self._texts:
+                yield text
+            await self._then()
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._none_running.set()
+
+
+OVER_HTTP: Final = ("openai-chat", "openai-responses", "anthropic", "pydantic-ai-openai")
+OWN_WIRE: Final = OVER_HTTP[:3]
+"""Those that speak HTTP by the code of this project."""
+ALL: Final = (*OVER_HTTP, "pydantic-ai-function", "scripted", "local")
+
+
+@asynccontextmanager
+async def over_http(name: str, bounds: Bounds = PATIENT) -> AsyncGenerator[OverHttp]:
+    """One of OVER_HTTP, and the server that it talks to."""
+    async with a_server() as server:
+        keys = KeySource("CONFORMANCE_API_KEY", environment={"CONFORMANCE_API_KEY": KEY})
+        match name:
+            case "openai-chat":
+                own = openai_chat(MODEL, base_url=server.url, keys=keys, bounds=bounds)
+                yield OverHttp(server, ChatDialect(), own)
+            case "openai-responses":
+                own = openai_responses(MODEL, base_url=server.url, keys=keys, bounds=bounds)
+                yield OverHttp(server, ResponsesDialect(), own)
+            case "anthropic":
+                own = anthropic(MODEL, base_url=server.url, keys=keys, bounds=bounds)
+                yield OverHttp(server, AnthropicDialect(), own)
+            case _:
+                async with httpx2.AsyncClient(timeout=bounds.idle_seconds) as http:
+                    client = AsyncOpenAI(
+                        base_url=server.url, api_key=KEY, http_client=http, max_retries=0
+                    )
+                    model = OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=client))
+                    theirs = PydanticAIProvider(model, environment={"CONFORMANCE_API_KEY": KEY})
+                    yield OverHttp(server, ChatDialect(), theirs)
+
+
+@asynccontextmanager
+async def a_contestant(name: str) -> AsyncGenerator[Contestant]:
+    """Any of ALL."""
+    if name in OVER_HTTP:
+        async with over_http(name) as contestant:
+            yield contestant
+    elif name == "pydantic-ai-function":
+        yield PydanticFunction()
+    elif name == "scripted":
+        yield Scripted()
+    else:
+        gate = Gate()
+        with opened(gate):
+            local = Local(gate)
+            try:
+                yield local
+            finally:
+                gate.open()
+                local.provider.close()
