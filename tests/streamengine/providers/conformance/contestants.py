@@ -25,7 +25,7 @@ from streamengine.providers.pydantic_ai import PydanticAIProvider
 from streamengine.providers.script import Script
 from streamengine.providers.scripted import ScriptedProvider
 
-from ..fake_model import FakeContext, FakeModel, Gate, opened
+from ..fake_model import FakeModel, Gate, opened
 from .dialects import AnthropicDialect, ChatDialect, Dialect, ResponsesDialect
 from .hostile_server import (
     BOUND_SECONDS,
@@ -73,15 +73,15 @@ class OverHttp(Contestant):
         self.provider = provider
 
     def answers(self, *texts: str) -> None:
-        self.server.then(answers(*self.dialect.answer(*texts)))
+        self.server.plan = answers(*self.dialect.answer(*texts))
 
     def stalls_after(self, *texts: str) -> None:
-        self.server.then(stalls_after(*self.dialect.begin(), *map(self.dialect.text, texts)))
+        self.server.plan = stalls_after(*self.dialect.begin(), *map(self.dialect.text, texts))
 
     def fails_after(self, *texts: str) -> None:
         said = map(self.dialect.text, texts)
         failure = self.dialect.failure(FAILURE)
-        self.server.then(answers(*self.dialect.begin(), *said, failure))
+        self.server.plan = answers(*self.dialect.begin(), *said, failure)
 
     async def nothing_left(self) -> None:
         await self.server.none_left()
@@ -121,34 +121,37 @@ class Local(Contestant):
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._text = ""
-        self._fails = False
-        self.model = FakeModel(lambda _prompt: self._text, before_read=self._before_read)
-        self.provider = LocalProvider(load=lambda: self.model, system="")
+        self._made_bytes = 0
+        self._at_the_end: Callable[[], None] = lambda: None
+        self.provider = LocalProvider(load=lambda: FakeModel(self._say), system="")
 
     def answers(self, *texts: str) -> None:
-        self._text = "".join(texts)
+        self._play(texts, lambda: None)
         self._gate.open()
 
     def stalls_after(self, *texts: str) -> None:
-        self._text = "".join(texts) + "..."
-        # One read for the prompt; each further one is of the token before.
-        self._gate.let(len("".join(texts)))
+        self._play(texts, self._gate.pass_through)
 
     def fails_after(self, *texts: str) -> None:
-        self.stalls_after(*texts)
-        self._fails = True
-        self._gate.open()
+        def fail() -> None:
+            raise RuntimeError(FAILURE)
+
+        self._play(texts, fail)
 
     async def nothing_left(self) -> None:
         """Its thread lets go of a job at the next step, which the gate may hold: the end of the
         contest opens it, and closes the provider.
         """
 
-    def _before_read(self, context: FakeContext) -> None:
-        said = len(context.reads)
-        if self._fails and said == len(self._text) - len("..."):
-            raise RuntimeError(FAILURE)
-        self._gate.pass_through(context)
+    def _play(self, texts: tuple[str, ...], at_the_end: Callable[[], None]) -> None:
+        self._text, self._made_bytes, self._at_the_end = "".join(texts), 0, at_the_end
+
+    def _say(self, _prompt: str) -> str:
+        """Asked for each token, on the model's thread."""
+        if self._made_bytes == len(self._text.encode()):
+            self._at_the_end()
+        self._made_bytes += 1
+        return self._text
 
 
 class PydanticFunction(Contestant):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -69,10 +68,10 @@ Plan = Callable[[Line], Awaitable[None]]
 
 @final
 class HostileServer:
-    """``plans`` are carried out one a request, the last one for all that come after it."""
+    """``plan`` is what it does with each request."""
 
     def __init__(self) -> None:
-        self.plans: deque[Plan] = deque()
+        self.plan: Plan = stalls_before_the_head()
         self.asked: list[Asked] = []
         self.arrived = asyncio.Event()
         """Set when a request has been read."""
@@ -89,9 +88,6 @@ class HostileServer:
     def open_connections(self) -> int:
         return len(self._open)
 
-    def then(self, *plans: Plan) -> None:
-        self.plans.extend(plans)
-
     async def none_left(self) -> None:
         """Wait until every connection is closed."""
         async with asyncio.timeout(BOUND_SECONDS), self._changed:
@@ -104,8 +100,7 @@ class HostileServer:
             while (asked := await _read_request(reader)) is not None:
                 self.asked.append(asked)
                 self.arrived.set()
-                plan = self.plans[0] if len(self.plans) == 1 else self.plans.popleft()
-                await plan(Line(reader, writer))
+                await self.plan(Line(reader, writer))
                 break  # each plan has said `connection: close`, or has broken off
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client hung up, which is what many tests want of it
