@@ -82,6 +82,6 @@ def _masked(found: re.Match[str]) -> str:
     return f"{found['before'] or ''}{MASK}"
 
 
-def secrets_in(environment: Mapping[str, str]) -> frozenset[str]:
+def secrets_in(environment: Mapping[str, str]) -> tuple[Secret, ...]:
     """The values of an environment whose names say that they are secret: ``*_API_KEY`` and such."""
-    return frozenset(value for name, value in environment.items() if _SECRET_NAME.search(name))
+    return tuple(Secret(value) for name, value in environment.items() if _SECRET_NAME.search(name))

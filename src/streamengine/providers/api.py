@@ -15,7 +15,7 @@ from ..redact import Secret
 from . import loose
 from .errors import ProviderError
 from .failures import Subject
-from .http import Exchange, Wire, cleaner
+from .http import Exchange, Wire
 from .keys import KeySource
 from .loose import Fields
 from .patience import Aborted
@@ -88,7 +88,7 @@ class HttpProvider:
         key = self._keys.find() if self._wire.is_local else self._keys.key()
         model = request.model or self._model
         body = {**self._api.body(request, model), **self._extra}
-        subject = Subject(self._wire.host, model, self._keys.variable, cleaner(key))
+        subject = Subject(self._wire.host, model, self._keys.variable, key)
         exchange = self._wire.post(
             self._api.path,
             {name: value for name, value in body.items() if value is not None},

@@ -5,14 +5,14 @@ from __future__ import annotations
 import email.utils
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import httpx
 
 from ..model.errors import PREVIOUS_RESPONSE_NOT_FOUND, ErrorType, categorize
-from ..redact import redact
+from ..redact import Secret, redact
 from . import loose
 from .errors import ProviderError
 
@@ -47,8 +47,13 @@ class Subject:
     host: str
     model: str
     key_place: str
-    clean: Callable[[str], str] = redact
-    """Takes secrets out of a text of the other side."""
+    key: Secret | None = None
+    secrets: tuple[Secret, ...] = ()
+    """Others that its texts may hold."""
+
+    def clean(self, text: str) -> str:
+        """A text of the other side without secrets."""
+        return redact(text, self.secrets if self.key is None else (self.key, *self.secrets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class _Coded(Exception):
 
 
 def of_status(
-    subject: Subject, status: int, headers: Mapping[str, str], body: bytes
+    subject: Subject, status: int, headers: Mapping[str, str], body: str
 ) -> ProviderError:
     """For an answer that isn't 200. ``body`` may be cut off, and anything at all."""
     said = _said_in_body(body, headers.get("content-type", ""))
@@ -173,8 +178,8 @@ def _number(value: str) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def _said_in_body(body: bytes, content_type: str) -> _Said:
-    content = body.decode("utf-8", "replace").strip()
+def _said_in_body(body: str, content_type: str) -> _Said:
+    content = body.strip()
     try:
         fields = loose.fields(loose.parsed(content))
     except ValueError:

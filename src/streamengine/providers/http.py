@@ -19,7 +19,7 @@ import httpx
 
 from fibers import AbortSignal
 
-from ..redact import Secret, redact
+from ..redact import MASK, Secret
 from . import failures
 from .errors import ProviderError
 from .failures import Subject
@@ -184,7 +184,14 @@ class Exchange:
             else:
                 continue
             raise self._broken(f"sent an event of more than {limit} bytes")
-        return self._ready.popleft()
+        return self._without_key(self._ready.popleft())
+
+    def _without_key(self, event: SseEvent) -> SseEvent:
+        """Before anybody reads it: what a frame holds, a traceback may show."""
+        key = self._subject.key
+        if key is None or key.reveal() not in event.data:
+            return event
+        return SseEvent(event.name, event.data.replace(key.reveal(), MASK))
 
     async def _open(self) -> None:
         client = await self._stack.enter_async_context(self._make_client())
@@ -195,21 +202,21 @@ class Exchange:
         if response.status_code != 200:
             body = await self._error_body(response)
             raise failures.of_status(self._subject, response.status_code, response.headers, body)
-        kind = response.headers.get("content-type", "")
+        kind = self._subject.clean(response.headers.get("content-type", ""))
         if not kind.lower().startswith(_EVENT_STREAM):
             body = await self._error_body(response)
-            if "json" in kind:
+            if "json" in kind.lower():
                 # Some say no with a 200.
                 raise failures.of_status(self._subject, 200, response.headers, body)
             raise self._broken(
-                f"answered with {self._subject.clean(kind) or 'something unnamed'}, not with a "
+                f"answered with {kind or 'something unnamed'}, not with a "
                 "stream of events. Is the base URL right?"
             )
         # Closed with the response.
         self._chunks = response.aiter_bytes()
 
-    async def _error_body(self, response: httpx.Response) -> bytes:
-        """As much of it as comes in time: the refusal is told in any case."""
+    async def _error_body(self, response: httpx.Response) -> str:
+        """As much of it as comes in time, without secrets: the refusal is told in any case."""
         body = bytearray()
 
         async def read() -> None:
@@ -222,7 +229,7 @@ class Exchange:
             await self._within(self._bounds.error_seconds, read())
         except ProviderError:
             pass
-        return bytes(body[: self._bounds.error_bytes])
+        return self._subject.clean(body[: self._bounds.error_bytes].decode("utf-8", "replace"))
 
     async def _next_chunk(self) -> bytes | None:
         assert self._chunks is not None, "the exchange isn't entered"
@@ -268,12 +275,6 @@ class KeyHeader(httpx.Auth):
     ) -> AsyncGenerator[httpx.Request, httpx.Response]:
         request.headers[self._name] = self._prefix + self._key.reveal()
         yield request
-
-
-def cleaner(key: Secret | None) -> Callable[[str], str]:
-    """Takes ``key``, and what looks like one, out of a text."""
-    secrets = () if key is None else (key,)
-    return lambda text: redact(text, secrets)
 
 
 def json_bytes(body: Mapping[str, Any]) -> bytes:

@@ -86,7 +86,7 @@ class PydanticAIProvider:
         """``environment``: its keys and tokens are taken out of what errors say."""
         self._model = model
         self._by_name: dict[str, Model] = {}
-        self._environment = environment
+        self._secrets = secrets_in(environment)
 
     def stream(
         self, request: StreamRequest, signal: AbortSignal
@@ -94,12 +94,9 @@ class PydanticAIProvider:
         """Begin an answer. Raises SendError where the model can't be had."""
         model = self._named(request.model or self._model)
         host = urlsplit(model.base_url or "").netloc or model.system
-        subject = Subject(host, model.model_name, "the environment", self._clean)
+        subject = Subject(host, model.model_name, "the environment", secrets=self._secrets)
         messages = messages_of(dialogue_of(request), request.system)
         return _parts(model, messages, request, signal, subject)
-
-    def _clean(self, text: str) -> str:
-        return redact(text, secrets_in(self._environment))
 
     def _named(self, model: Model | str) -> Model:
         if isinstance(model, Model):
@@ -111,7 +108,7 @@ class PydanticAIProvider:
             made = self._by_name[model] = infer_model(model)
             return made
         except (UserError, ImportError, ValueError) as error:
-            what = self._clean(" ".join(str(error).split()))
+            what = redact(" ".join(str(error).split()), self._secrets)
             kind = NOT_FOUND if "API_KEY" in what else "model_not_available"
         raise SendError(kind, f"pydantic-ai has no model {model!r}: {what}")
 
@@ -212,13 +209,14 @@ class _Reader:
             # Only now: the pieces of several calls may come mixed.
             if isinstance(part, ToolCallPart):
                 yield from self._telling.call(_draft(part))
-        if reason is None and not is_local:
+        raw = (response.provider_details or {}).get("finish_reason")
+        if not is_local and reason in (None, "stop", "tool_call") and raw is None:
+            # Where the API has given none it is left out, or made up: it proves nothing.
             yield from self._telling.end()
             return
         kind = _REASONS.get(reason or "stop", "other")
         if kind == "stop" and self._telling.has_calls:
             kind = "tool-calls"
-        raw = (response.provider_details or {}).get("finish_reason")
         said = raw if isinstance(raw, str) else reason or "stop"
         yield from self._telling.finish(kind, said, _usage_of(stream.usage))
 
