@@ -80,12 +80,16 @@ class HttpProvider:
         self._keys = keys
         self._extra = dict(extra or {})
 
+    def check_key(self) -> Secret | None:
+        """Look for the key now. Raises SendError as ``stream`` does."""
+        # A server on this machine seldom wants one.
+        return self._keys.find() if self._wire.is_local else self._keys.key()
+
     def stream(
         self, request: StreamRequest, signal: AbortSignal
     ) -> AsyncIterator[ProviderPart | UnknownPart]:
         """Begin an answer. Raises SendError ("api_key_not_found") where there is no key."""
-        # A server on this machine seldom wants one.
-        key = self._keys.find() if self._wire.is_local else self._keys.key()
+        key = self.check_key()
         model = request.model or self._model
         body = {**self._api.body(request, model), **self._extra}
         subject = Subject(self._wire.host, model, self._keys.variable, key)

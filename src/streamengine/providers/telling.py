@@ -75,10 +75,16 @@ class Telling:
         yield from self.end()
         yield ToolCall(tool_call_id=draft.id, tool_name=draft.name, input=draft.input)
 
-    def finish(self, reason: str, raw: str | None, usage: Usage | None) -> Iterator[ProviderPart]:
+    def finish(
+        self,
+        reason: str,
+        raw: str | None,
+        usage: Usage | None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Iterator[ProviderPart]:
         """The end of the step, and of the answer."""
         yield from self.end()
-        yield FinishStep(finish_reason=reason, usage=usage)
+        yield FinishStep(finish_reason=reason, usage=usage, provider_metadata=metadata)
         yield Finish(finish_reason=reason, raw_finish_reason=raw)
 
 

@@ -31,7 +31,7 @@ from .config import (
     step_seconds_of,
 )
 from .errors import HostError, UsageError
-from .models import provider_for
+from .models import KNOWN, provider_for
 from .program import complain, run
 from .ps import INTERVAL_SECONDS, PsConfig, ps
 from .serve import Ready, serve
@@ -53,7 +53,11 @@ State = Annotated[
         show_default="~/.local/state/fiberscope",
     ),
 ]
-Model = Annotated[str, typer.Option("--model", metavar="NAME", help="local, or scripted:FILE.")]
+Model = Annotated[str, typer.Option("--model", metavar="NAME", help=f"One of {KNOWN}.")]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Where the API of openai or anthropic is served instead."),
+]
 
 
 def _show_version(wanted: bool) -> None:
@@ -79,6 +83,7 @@ def serve_command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = DEFAULT_PORT,
     state: State = None,
     model: Model = DEFAULT_MODEL,
+    base_url: BaseUrl = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = DEFAULT_HOST,
     allow_host: Annotated[
         list[str] | None,
@@ -97,6 +102,7 @@ def serve_command(
             host=host,
             port=port,
             model=model,
+            base_url=base_url,
             auth=not no_auth,
             allowed_hosts=tuple(allow_host or ()),
             step_seconds=step_seconds_of(),
@@ -126,10 +132,9 @@ def chat_command(
     state: State = None,
     model: Annotated[
         str,
-        typer.Option(
-            "--model", metavar="NAME", help="Where no server runs: local, or scripted:FILE."
-        ),
+        typer.Option("--model", metavar="NAME", help=f"Where no server runs: {KNOWN}."),
     ] = DEFAULT_MODEL,
+    base_url: BaseUrl = None,
     workspace: Annotated[
         str, typer.Option(metavar="ID", help="The conversation.")
     ] = DEFAULT_WORKSPACE,
@@ -147,7 +152,7 @@ def chat_command(
         state or default_state(), workspace, _message(text, limits), limits, step_seconds_of()
     )
     logs.configure(logs.level_of(default="warning"))
-    run(chat(config, lambda: provider_for(model)))
+    run(chat(config, lambda: provider_for(model, base_url=base_url)))
 
 
 @app.command("ps")

@@ -60,6 +60,8 @@ class ServeConfig(BaseModel):
     port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
     """0: any free one."""
     model: str = DEFAULT_MODEL
+    base_url: str | None = None
+    """Where the model's API is served. None: by its vendor."""
     auth: bool = True
     allowed_hosts: tuple[str, ...] = ()
     """Further names, without a port, under which the server may be asked for."""

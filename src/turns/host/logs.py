@@ -17,6 +17,8 @@ from typing import Any, Final, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
+from streamengine.redact import redact
+
 from .errors import UsageError
 from .text import escaped
 
@@ -86,10 +88,7 @@ def one_line(_logger: Any, _method: str, event: EventDict) -> str:
     """Render an event: time, level, logger, what happened, then the rest as name=value."""
     head = " ".join(_shown(event[key], quoted=False) for key in _ORDER if key in event)
     rest = (f"{key}={_shown(value)}" for key, value in event.items() if key not in _ORDER)
-    line = " ".join((head, *rest))
-    for secret in _secrets:
-        line = line.replace(secret, "[secret]")
-    return line
+    return redact(" ".join((head, *rest)), _secrets)
 
 
 def _shown(value: object, *, quoted: bool = True) -> str:

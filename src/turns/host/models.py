@@ -3,34 +3,110 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from fibers import AbortSignal
-from streamengine import Provider, StreamError, StreamRequest
+from streamengine import Provider, SendError, StreamError, StreamRequest
 from streamengine.model import ProviderPart, UnknownPart
+from streamengine.providers import anthropic as anthropic_api
+from streamengine.providers import openai
+from streamengine.providers.anthropic import anthropic
+from streamengine.providers.api import HttpProvider
+from streamengine.providers.keys import KeySource
 from streamengine.providers.local import LocalModelError, LocalProvider
 from streamengine.providers.local.files import find_model_file
+from streamengine.providers.openai import openai_chat, openai_responses
 from streamengine.providers.script import ScriptError
 from streamengine.providers.scripted import ScriptedProvider
+from streamengine.redact import secrets_in
 
 from .errors import HostError, UsageError
+from .logs import keep_secret
 
 SCRIPTED_PREFIX: Final = "scripted:"
+KNOWN: Final = (
+    "local, scripted:FILE, openai:NAME, openai-responses:NAME, anthropic:NAME or pydantic-ai:NAME"
+)
+"""What ``--model`` may be, for a person."""
 
 
-def provider_for(model: str) -> Provider:
-    """The provider of ``local`` or ``scripted:FILE``.
+class _Api(Protocol):
+    """A provider of an HTTP API, in the making."""
 
-    Raises UsageError for another name, HostError where the model isn't installed or its file can't
-    be used.
+    def __call__(self, model: str, *, base_url: str, keys: KeySource) -> HttpProvider: ...
+
+
+_APIS: Final[Mapping[str, tuple[_Api, str, str]]] = {
+    "openai": (openai_chat, openai.BASE_URL, openai.KEY_VARIABLE),
+    "openai-responses": (openai_responses, openai.BASE_URL, openai.KEY_VARIABLE),
+    "anthropic": (anthropic, anthropic_api.BASE_URL, anthropic_api.KEY_VARIABLE),
+}
+
+
+def provider_for(
+    model: str,
+    *,
+    base_url: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Provider:
+    """The provider that a name stands for; ``base_url`` is where its API is served.
+
+    Raises UsageError for a name or a base URL that makes no sense, HostError where the model isn't
+    installed, its file can't be used, or its key is missing. No log shows a key from then on.
     """
+    kind, _, name = model.partition(":")
+    if kind in _APIS and name:
+        return _over_http(kind, name, base_url, environment)
+    if base_url is not None:
+        raise UsageError(f"--base-url is for {', '.join(_APIS)}, and not for {kind!r}")
     if model == "local":
         return _local()
-    if model.startswith(SCRIPTED_PREFIX) and model != SCRIPTED_PREFIX:
-        return _scripted(Path(model.removeprefix(SCRIPTED_PREFIX)).expanduser(), model)
-    raise UsageError(f"there is no model {model!r}: use local, or scripted:FILE")
+    if model.startswith(SCRIPTED_PREFIX) and name:
+        return _scripted(Path(name).expanduser(), model)
+    if kind == "pydantic-ai" and name:
+        return _pydantic_ai(name, environment)
+    raise UsageError(f"there is no model {model!r}: use {KNOWN}")
+
+
+def _over_http(
+    kind: str, name: str, base_url: str | None, environment: Mapping[str, str]
+) -> Provider:
+    make, default_url, variable = _APIS[kind]
+    keys = KeySource(
+        variable, environment=environment, on_key=lambda key: keep_secret(key.reveal())
+    )
+    try:
+        provider = make(name, base_url=base_url or default_url, keys=keys)
+    except ValueError as error:
+        raise UsageError(f"--base-url: {error}") from error
+    try:
+        provider.check_key()
+    except SendError as error:
+        # At the start, not at the first message of somebody who can't mend it.
+        raise HostError(f"--model {kind}: {error.message}") from error
+    return provider
+
+
+def _pydantic_ai(name: str, environment: Mapping[str, str]) -> Provider:
+    try:
+        # Only here: it is an extra.
+        from streamengine.providers.pydantic_ai import PydanticAIProvider
+    except ImportError as error:
+        raise HostError(
+            "--model pydantic-ai: that package isn't installed: pip install "
+            f"'fiberscope[pydantic-ai]' ({error})"
+        ) from error
+    for secret in secrets_in(environment):
+        keep_secret(secret.reveal())
+    provider = PydanticAIProvider(name, environment=environment)
+    try:
+        provider.check_model()
+    except SendError as error:
+        raise HostError(f"--model pydantic-ai: {error.message}") from error
+    return provider
 
 
 def _local() -> Provider:

@@ -60,7 +60,7 @@ async def serve(
     ``make_provider`` is asked once the state directory is locked; None: by the model's name.
     """
     outer = Scope(name="host")
-    made = make_provider or (lambda: provider_for(config.model))
+    made = make_provider or (lambda: provider_for(config.model, base_url=config.base_url))
     await outer.use(_serve_in(outer, config, on_ready, made))
 
 

@@ -24,7 +24,7 @@ from .chat import EFFORTS
 from .usage import usage_of
 
 THOUGHTS: Final = "openai"
-"""The entry of a reasoning part's metadata that is for this API."""
+"""The entry of provider metadata that is for this API."""
 
 _CUT_REASONS: Final[Mapping[str, str]] = {
     "max_output_tokens": "length",
@@ -146,6 +146,7 @@ class ResponsesReader:
         self._thought_characters = 0
         self._usage: Usage | None = None
         self._raw: str | None = None
+        self._id: str | None = None
         self._kind = "stop"
         self._refused = False
         self.is_said = False
@@ -184,7 +185,9 @@ class ResponsesReader:
 
     def end(self) -> Iterator[ProviderPart]:
         if self._raw is not None:
-            yield from self._telling.finish(self._kind, self._raw, self._usage)
+            # For a request that goes on from here: its previous_response_id.
+            named = {THOUGHTS: {"responseId": self._id}} if self._id else None
+            yield from self._telling.finish(self._kind, self._raw, self._usage, named)
 
     def _thought(self, delta: object) -> Iterator[ProviderPart]:
         self._thought_characters += len(loose.text(delta))
@@ -245,6 +248,7 @@ class ResponsesReader:
     def _end_response(self, response: Fields) -> None:
         self.is_said = self.is_over = True
         self._usage = usage_of(response.get("usage"))
+        self._id = loose.word(response.get("id"))
         why = loose.word(loose.fields(response.get("incomplete_details")).get("reason"))
         self._raw = why or loose.word(response.get("status")) or "completed"
         if why is not None:

@@ -98,6 +98,10 @@ class PydanticAIProvider:
         messages = messages_of(dialogue_of(request), request.system)
         return _parts(model, messages, request, signal, subject)
 
+    def check_model(self) -> None:
+        """Make the model now. Raises SendError as ``stream`` does."""
+        self._named(self._model)
+
     def _named(self, model: Model | str) -> Model:
         if isinstance(model, Model):
             return model

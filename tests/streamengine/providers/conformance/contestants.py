@@ -123,7 +123,8 @@ class Local(Contestant):
         self._text = ""
         self._made_bytes = 0
         self._at_the_end: Callable[[], None] = lambda: None
-        self.provider = LocalProvider(load=lambda: FakeModel(self._say), system="")
+        self.local = LocalProvider(load=lambda: FakeModel(self._say), system="")
+        self.provider = self.local
 
     def answers(self, *texts: str) -> None:
         self._play(texts, lambda: None)
@@ -243,4 +244,4 @@ async def a_contestant(name: str) -> AsyncGenerator[Contestant]:
                 yield local
             finally:
                 gate.open()
-                local.provider.close()
+                local.local.close()
