@@ -17,8 +17,8 @@ from fibers.cause import Cause, Die, Fail, FiberDeadlockError
 from fibers.effect import Effect, EffectGen, effect
 from fibers.exit import failed, succeeded
 from fibers.fiber import current_fiber
+from fibers.misplaced import check_effect, check_function
 from fibers.resource import acquire_release, acquire_use_release
-from fibers.root import check_effect
 from fibers.sync.deferred import Deferred
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def to_async_iterable(
     and waits for it; the ``anext`` that waits for that pull ends the iteration. It may be called
     more than once. RuntimeError for an ``anext`` while another one waits.
     """
+    if on_close is not None:
+        check_function(on_close, "to_async_iterable(on_close=)")
     check_effect(pull, "to_async_iterable")
     return _Pulled(pull, on_close)
 
@@ -316,6 +318,7 @@ def for_each_async(
     ``items``: the iterable, or a function that makes it, called at each run (a generator can be
     iterated once only). What it raises is a defect, or ``catch(exc)``.
     """
+    check_function(f, "for_each_async")
     return acquire_use_release(
         _opened(items),
         lambda iterator: _each(_item(iterator, catch), f, discard),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, cast, overload
 
 from fibers.effect import Effect, _Sequence, _Workers
 from fibers.exit import failed, succeeded
+from fibers.misplaced import check_function, check_iterable, checked_effects
 from fibers.ops.basic import ExitOp, FailCauseOp, SucceedOp
 from fibers.ops.group import RaceOp
 
@@ -28,26 +29,26 @@ def race(*effects: Effect[A, E]) -> Effect[A, E]:
     """The first success; all failures, in order of completion, if none succeeds (TR7). The others
     are interrupted and finalized first. ValueError without effects.
     """
-    return race_all(effects)
+    return _Race(_at_least_one(effects, "race"), first_to_end=False)
 
 
 def race_all(effects: Iterable[Effect[A, E]]) -> Effect[A, E]:
     """``race`` of an iterable."""
-    return _Race(_at_least_one(effects, "race"), first_to_end=False)
+    return _Race(_at_least_one(effects, "race_all"), first_to_end=False)
 
 
 def race_first(*effects: Effect[A, E]) -> Effect[A, E]:
     """The first to end, be it a failure (TR8)."""
-    return race_all_first(effects)
+    return _Race(_at_least_one(effects, "race_first"), first_to_end=True)
 
 
 def race_all_first(effects: Iterable[Effect[A, E]]) -> Effect[A, E]:
     """``race_first`` of an iterable."""
-    return _Race(_at_least_one(effects, "race_first"), first_to_end=True)
+    return _Race(_at_least_one(effects, "race_all_first"), first_to_end=True)
 
 
 def _at_least_one(effects: Iterable[Effect[A, E]], what: str) -> tuple[Effect[A, E], ...]:
-    given = tuple(effects)
+    given = checked_effects(effects, what)
     if not given:
         raise ValueError(f"{what} of no effects would never end: give it at least one")
     return given
@@ -99,6 +100,8 @@ def for_each(
     ``concurrency``: how many at a time. The first failure stops it: nothing new is started, what
     runs is interrupted and awaited, and its own failures are appended (FE1-FE5).
     """
+    check_iterable(items, "for_each")
+    check_function(f, "for_each")
     return _each(items, f, concurrency, discard)
 
 
@@ -167,10 +170,10 @@ def all_(
     if isinstance(effects, Mapping):
         named = cast("Mapping[str, Effect[Any, Any]]", effects)
         names = list(named)
-        items = list(named.values())
+        items = checked_effects(named.values(), "all_")
     else:
         # A one-shot iterable is read now: an effect can be run many times.
-        items = tuple(effects)
+        items = checked_effects(effects, "all_")
     together = _each(items, _exit_of if mode == "result" else _itself, concurrency, discard)
     if names is None or discard:
         return together

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, cast, overload
 
 from returns.maybe import Maybe, Nothing, Some
+from returns.result import Failure, Success
 from typing_extensions import ParamSpec, TypeAliasType, TypeVar
 
 from fibers import missing, tracing
@@ -25,7 +26,7 @@ from fibers.loop.inner_task import InnerTask
 from fibers.loop.marks import Declares
 from fibers.loop.native import hand_over, speed, twins
 from fibers.loop.protocol import FAIL, Frame, Node
-from fibers.misplaced import closed_coroutine
+from fibers.misplaced import check_effect, check_function, check_kind, closed_coroutine, refuse
 from fibers.ops import (
     basic,
     body,
@@ -142,31 +143,42 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
     @staticmethod
     def fail(error: F) -> Effect[Never, F]:
         """Fail with ``error``, an expected error. ``await`` raises the very object."""
+        check_kind(error, Exception, "Effect.fail", "an Exception")
         return _FailCause(Cause((Fail(error, None, "Effect.fail"),)))
 
     @staticmethod
     def die(defect: BaseException) -> Effect[Never, Never]:
         """Die of ``defect``: nobody is expected to handle it."""
+        check_kind(defect, BaseException, "Effect.die", "an exception")
         return _FailCause(Cause((Die(defect),)))
 
     @staticmethod
     def fail_cause(cause: Cause[F]) -> Effect[Never, F]:
         """Fail with a whole cause, as it is."""
+        check_kind(cause, Cause, "Effect.fail_cause", "a Cause")
         return _FailCause(cause)
 
     @staticmethod
     def from_exit(exit_: Exit[T, F]) -> Effect[T, F]:
         """Give the exit's value, or fail with its own cause (FL23)."""
+        check_kind(
+            exit_,
+            (Success, Failure),
+            "Effect.from_exit",
+            "an Exit, Success(value) or Failure(cause)",
+        )
         return _FromExit(exit_)
 
     @staticmethod
     def sync(f: Callable[[], T]) -> Effect[T, Never]:
         """Call ``f`` at each run. What it raises is a defect."""
+        check_function(f, "Effect.sync")
         return _Sync(f)
 
     @staticmethod
     def suspend(f: Callable[[], Effect[T, F] | Exit[T, F]]) -> Effect[T, F]:
         """Make the effect when it is run."""
+        check_function(f, "Effect.suspend")
         return _Suspend(f)
 
     @staticmethod
@@ -235,6 +247,8 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         """Like ``promise``, but what is raised is a typed failure: ``catch(exc)``, or UnknownError
         with the original as its ``__cause__``. A ``catch`` that raises is a defect (PR2).
         """
+        if catch is not None:
+            check_function(catch, "try_promise(catch=)")
         _check_thunk(thunk, "try_promise")
         return _Promise(
             thunk,
@@ -252,6 +266,7 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         """Wait for ``resume`` to be called, once, with an exit or an effect. What ``register``
         returns is run on interrupt only (PR7).
         """
+        check_function(register, "Effect.callback")
         return _Callback(register)
 
     @staticmethod
@@ -261,26 +276,35 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         """An uninterruptible region that gets ``restore``: what is wrapped in it has the
         interruptibility from before the region (IN12, IN14).
         """
+        check_function(f, "Effect.uninterruptible_mask")
         return _Mask(f, _make_restore)
 
     # ------------------------------------------------------------------ change
 
     def map(self, f: Callable[[A_co], B]) -> Effect[B, E_co]:
         """``f`` of the value. What ``f`` raises is a defect."""
+        given: Any = f
+        if not callable(given):  # in place: chains are made often
+            check_function(given, "map")
         return _Map(self, f)
 
     def flat_map(self, f: Callable[[A_co], Effect[B, F] | Exit[B, F]]) -> Effect[B, E_co | F]:
         """Go on with the effect that ``f`` makes of the value."""
+        given: Any = f
+        if not callable(given):  # in place: chains are made often
+            check_function(given, "flat_map")
         return _FlatMap(self, f)
 
     def tap(self, f: Callable[[A_co], Effect[Any, F] | Exit[Any, F]]) -> Effect[A_co, E_co | F]:
         """Run ``f(value)`` too, and give the value."""
+        check_function(f, "tap")
         return _Tap(self, f)
 
     def zip(
         self, other: Effect[B, F], *, concurrent: bool = False
     ) -> Effect[tuple[A_co, B], E_co | F]:
         """Both values, one after the other or at once; the first failure ends the other side."""
+        check_effect(other, "zip")
         if concurrent:
             both = cast("Effect[Any, E_co | F]", _Workers((self, other), _same, None, False))
             return both.map(tuple)
@@ -292,34 +316,42 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
 
     def catch(self, f: Callable[[E_co], Effect[B, F] | Exit[B, F]]) -> Effect[A_co | B, F]:
         """Recover from a typed failure. Not from a defect, not from an interrupt (EX3, EX4)."""
+        check_function(f, "catch")
         return _MatchCause(self, basic.catching(f))
 
     def catch_if(
         self, wanted: Callable[[E_co], bool], f: Callable[[E_co], Effect[B, F] | Exit[B, F]]
     ) -> Effect[A_co | B, E_co | F]:
         """Recover from a failure that ``wanted`` says yes to; others go on as they are."""
+        check_function(wanted, "catch_if")
+        check_function(f, "catch_if")
         return _MatchCause(self, basic.catching(f, wanted))
 
     def catch_tag(
         self, kind: type[X], f: Callable[[X], Effect[B, F] | Exit[B, F]]
     ) -> Effect[A_co | B, E_co | F]:
         """Recover from a failure of class ``kind``; others go on as they are (EX4)."""
+        check_kind(kind, type, "catch_tag", "an exception class")
+        check_function(f, "catch_tag")
         return _MatchCause(self, basic.catching(f, lambda e: isinstance(e, kind)))
 
     def catch_cause(
         self, f: Callable[[Cause[E_co]], Effect[B, F] | Exit[B, F]]
     ) -> Effect[A_co | B, F]:
         """Recover from any cause; an interrupt from outside still passes (WI5)."""
+        check_function(f, "catch_cause")
         return _MatchCause(self, basic.catching_cause(f))
 
     def catch_defect(
         self, f: Callable[[BaseException], Effect[B, F] | Exit[B, F]]
     ) -> Effect[A_co | B, E_co | F]:
         """Recover from a defect, say to log it."""
+        check_function(f, "catch_defect")
         return _MatchCause(self, basic.catching_defect(f))
 
     def map_error(self, f: Callable[[E_co], F]) -> Effect[A_co, F]:
         """Every typed error through ``f``."""
+        check_function(f, "map_error")
         return _MapError(self, f)
 
     def or_die(self) -> Effect[A_co, Never]:
@@ -342,6 +374,8 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         self, *, on_success: Callable[[A_co], B], on_failure: Callable[[E_co], T]
     ) -> Effect[B | T, Never]:
         """A value either way, from plain functions."""
+        check_function(on_success, "match(on_success=)")
+        check_function(on_failure, "match(on_failure=)")
         return _MatchCause(
             self,
             basic.catching(lambda e: _Succeed(on_failure(e))),
@@ -354,10 +388,12 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         self, f: Callable[[Exit[A_co, E_co]], Effect[Any, Never] | Exit[Any, Never] | None]
     ) -> Effect[A_co, E_co]:
         """Run ``f(exit)`` on every way out, uninterruptibly; the exit stays (FI2)."""
+        check_function(f, "on_exit")
         return _OnExit(self, f)
 
     def ensuring(self, last: Effect[Any, Never]) -> Effect[A_co, E_co]:
         """Run ``last`` on every way out, uninterruptibly."""
+        check_effect(last, "ensuring")
         return _Ensuring(self, last)
 
     def on_interrupt(
@@ -366,12 +402,14 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         """Run ``f(interruptors)`` if the cause holds an interrupt, uninterruptibly (FI6). This is
         where an occupant takes the same path as a user's stop.
         """
+        check_function(f, "on_interrupt")
         return _OnCause(self, functools.partial(_when_interrupted, f))
 
     def on_error(
         self, f: Callable[[Cause[E_co]], Effect[Any, Never] | Exit[Any, Never] | None]
     ) -> Effect[A_co, E_co]:
         """Run ``f(cause)`` on every way out that is no success, uninterruptibly."""
+        check_function(f, "on_error")
         return _OnCause(self, functools.partial(functools.partial, f))
 
     # ------------------------------------------------------------------ interruptibility
@@ -412,6 +450,7 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         self, after: Duration, or_else: Callable[[], Effect[B, F] | Exit[B, F]]
     ) -> Effect[A_co | B, E_co | F]:
         """After ``after`` (timedelta or seconds) end the effect, then run ``or_else()`` (TR3)."""
+        check_function(or_else, "timeout_or_else")
         return self._timeout_with(checked_seconds(after, "a timeout"), or_else)
 
     def _timeout_with(self, seconds: float, late: Callable[[], Any]) -> Effect[Any, Any]:
@@ -539,6 +578,7 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         """``retry``, and at the end of the schedule ``or_else(last_error, output)`` instead of a
         failure (SD5).
         """
+        check_function(or_else, "retry_or_else")
         start, _ = _rounds("retry_or_else", schedule)
         return _Retry(self, start, None, or_else)
 
@@ -546,6 +586,7 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
 
     def provide_service(self, tag: Tag[T], impl: T) -> Effect[A_co, E_co]:
         """Run with ``impl`` for ``tag``; the outer one is back afterwards (EX14)."""
+        check_kind(tag, Tag, "provide_service", "a tag, made by Tag[Service]('name')")
         return _Provide(self, {tag.name: impl})
 
     def provide(self, layer: Layer[Any, F], *, local: bool = False) -> Effect[A_co, E_co | F]:
@@ -616,6 +657,8 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         nothing is started, except that ``start_immediately`` runs the body to its first suspension
         and interrupts it there, on_interrupt included, before the fork returns (FO1-FO4).
         """
+        if not hasattr(scope, "_hold"):
+            refuse(scope, "fork_in", "a Scope")
         at = _frame(1)
         site = (at.f_code, at.f_lasti)
         return _Fork(self, fork.IN_SCOPE, scope, start_immediately, uninterruptible, site)
@@ -679,6 +722,9 @@ def _rounds(
     until: Callable[[Any], Any] | None = None,
 ) -> tuple[repeat.Start | None, repeat.Limits | None]:
     """The arguments of a repeat or retry, checked (PD18)."""
+    for f in (while_, until):
+        if f is not None:
+            check_function(f, f"{what}(while_=, until=)")
     start = getattr(schedule, "_start", None)
     if schedule is not None and start is None:
         raise ValueError(

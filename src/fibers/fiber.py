@@ -22,6 +22,7 @@ from fibers.loop.native import hand_over, twins
 from fibers.loop.observing import Observer
 from fibers.loop.run_loop import FiberCore
 from fibers.loop.states import ENDED, OP_BUDGET_PRIMITIVES, STATE_NAMES
+from fibers.misplaced import check_function, checked_fibers, refuse
 from fibers.ops import wait
 from fibers.ops.basic import BREATHER
 
@@ -123,17 +124,18 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
     @staticmethod
     def join_all(fibers: Iterable[Fiber[A, E]]) -> Effect[list[A], E]:
         """All values in the order given; fails as soon as one of them has (FL11)."""
-        return _JoinAll(cast("list[FiberCore]", list(fibers)))
+        return _JoinAll(cast("list[FiberCore]", list(checked_fibers(fibers, "Fiber.join_all"))))
 
     @staticmethod
     def await_all(fibers: Iterable[Fiber[A, E]]) -> Effect[list[Exit[A, E]], Never]:
         """All exits in the order given (FL12)."""
-        return _AwaitAll(cast("list[FiberCore]", list(fibers)))
+        return _AwaitAll(cast("list[FiberCore]", list(checked_fibers(fibers, "Fiber.await_all"))))
 
     def add_observer(self, f: Callable[[Exit[A_co, E_co]], None]) -> Callable[[], None]:
         """Call ``f(exit)`` when it ends, or now if it has (FL15). Gives a function that stops it.
         ``f`` runs inside the end of the fiber: what it raises is logged.
         """
+        check_function(f, "add_observer")
         self._seen = True
         observer = _Callback(f)
         if self._state == ENDED:
@@ -167,7 +169,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         reason: str | None = None,
     ) -> Effect[None, Never]:
         """Interrupt all, then wait for all: each is signalled before any is awaited (FL13)."""
-        return _InterruptAll(list(fibers), by, reason)
+        return _InterruptAll(list(checked_fibers(fibers, "Fiber.interrupt_all")), by, reason)
 
     def interrupt_unsafe(
         self, *, by: int | None = None, reason: str | None = None, again: bool = False
@@ -179,6 +181,8 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
 
     def run_in(self, scope: Scope) -> Self:
         """Let ``scope`` own it from now on; a closed scope interrupts it at once (FO11)."""
+        if not hasattr(scope, "_hold"):
+            refuse(scope, "run_in", "a Scope")
         if self._state != ENDED:
             if scope._is_closed:
                 self._interrupt_now(Interrupt(self.id, "scope closed"))
@@ -297,6 +301,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         """Let the loop call ``fn(fiber)`` once it has ended, in ``context``. Counts as observing a
         failure (PD8).
         """
+        check_function(fn, "add_done_callback")
         self._seen = True
         callback = _DoneCallback(fn, context)
         if self._state == ENDED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from fibers.effect import Effect
+from fibers.misplaced import check_effect, check_function
 from fibers.scope import current_scope
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def acquire_release(
     Acquiring is uninterruptible, so that what was acquired is always registered;
     ``interruptible=True`` lets an interrupt land in the acquire itself (FI17).
     """
+    check_effect(acquire, "acquire_release")
+    check_function(release, "acquire_release")
 
     def registered(scope: Scope, acquired: Effect[A, E]) -> Effect[A, E]:
         return acquired.tap(lambda a: scope.add_finalizer(lambda exit_: release(a, exit_)))
@@ -50,6 +53,9 @@ def acquire_use_release(
 
     An interrupt during the acquire waits for it, then ``use`` is not run.
     """
+    check_effect(acquire, "acquire_use_release")
+    check_function(use, "acquire_use_release")
+    check_function(release, "acquire_use_release")
 
     def masked(restore: Callable[[Effect[B, F]], Effect[B, F]]) -> Effect[B, E | F]:
         return acquire.flat_map(

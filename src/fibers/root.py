@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fibers.clock import LIVE_CLOCK
 from fibers.fiber import Fiber, current_fiber
 from fibers.loop import hooks, queue
-from fibers.loop.protocol import Node
-from fibers.misplaced import closed_coroutine
 from fibers.ops.clock import CLOCK_KEY
 
 if TYPE_CHECKING:
@@ -29,19 +27,6 @@ def make_fibers_of(cls: type[Fiber[Any, Any]]) -> None:
     """Say which class the root fibers have from now on; what they fork has their own."""
     global _fiber_class
     _fiber_class = cls
-
-
-def check_effect(eff: object, what: str) -> None:
-    """TypeError, before anything runs, where ``eff`` is none: everybody's first mistake."""
-    if isinstance(eff, Node):
-        return
-    if closed_coroutine(eff):
-        raise TypeError(
-            f"{what} takes an Effect, not a coroutine: decorate the function with @effect, or wrap "
-            "the call in Effect.promise(lambda: ...)"
-        )
-    call = ": call it" if callable(eff) else ""
-    raise TypeError(f"{what} takes an Effect, not {eff!r}{call}")
 
 
 def new_fiber(

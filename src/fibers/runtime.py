@@ -19,11 +19,13 @@ from fibers.exit import failed, succeeded
 from fibers.fiber import AsyncFiberError, Fiber, current_fiber, value_or_raise
 from fibers.loop import hooks
 from fibers.loop.observing import Observer
+from fibers.loop.protocol import Node
 from fibers.loop.queue import ReadyQueue, queue_of
 from fibers.loop.run_loop import FiberCore
 from fibers.loop.states import ENDED
+from fibers.misplaced import check_effect, check_function
 from fibers.ops.clock import CLOCK_KEY
-from fibers.root import DEFAULT_ENV, check_effect, new_fiber
+from fibers.root import DEFAULT_ENV, new_fiber
 from fibers.services import RuntimeServices, disposed
 from fibers.threads import BoundedThreads
 
@@ -270,12 +272,22 @@ def run_fork(eff: Effect[A, E], *, signal: AbortSignal | None = None) -> Fiber[A
     frame = sys._getframe(1)
     fiber = new_fiber(eff, site=(frame.f_code, frame.f_lasti))
     fiber._drive()
+    if fiber._state == ENDED and not fiber._ok:
+        # Only now: before, it would cost every start.
+        _check_started(fiber, eff)
     if signal is not None:
         _obey(fiber, signal)
     try:
         return fiber
     finally:
         del fiber, frame  # see FiberCore._drive
+
+
+def _check_started(fiber: Fiber[Any, Any], eff: object) -> None:
+    """TypeError where a fiber failed because ``eff`` is no effect."""
+    if not isinstance(eff, Node):
+        fiber.ignore_failure()
+        check_effect(eff, "run_fork")
 
 
 def _obey(fiber: Fiber[Any, Any], signal: AbortSignal) -> None:
@@ -303,6 +315,8 @@ def run_callback(
     """``run_fork`` for callback code: ``on_exit(exit)`` at its end. Gives a function that
     interrupts it; its argument is the interruptor's id or None.
     """
+    check_effect(eff, "run_callback")
+    check_function(on_exit, "run_callback(on_exit=)")
     fiber = run_fork(eff)
     fiber.add_observer(on_exit)
 

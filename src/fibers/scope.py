@@ -11,6 +11,7 @@ import sys
 from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any, Literal, Never, Self
 
+from returns.result import Failure, Success
 from typing_extensions import TypeVar
 
 from fibers import root, waiting
@@ -24,6 +25,7 @@ from fibers.loop.native import hand_over
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node, outcome_of
 from fibers.loop.run_loop import FiberCore
 from fibers.loop.states import ENDED, SHALLOW_CALLS
+from fibers.misplaced import check_effect, check_function, check_kind
 from fibers.ops import basic, body, fork
 from fibers.ops.wait import WaitForEnds
 
@@ -125,6 +127,7 @@ class Scope:
         """Run ``f(exit)`` when the scope closes, uninterruptibly. In a closed scope it runs at
         once, in the caller, and its failure is the caller's (SO3).
         """
+        check_function(f, "Scope.add_finalizer")
         return Effect.suspend(lambda: self._add(f))
 
     def _add(self, f: Callable[[Any], Any]) -> Effect[None, Never]:
@@ -145,6 +148,7 @@ class Scope:
 
         RuntimeError where no event loop runs, and beyond 100 immediate starts inside each other.
         """
+        check_effect(eff, "Scope.fork")
         mask = 0
         if uninterruptible is not False:
             mask = fork.mask_of(current_fiber(), uninterruptible)
@@ -173,10 +177,12 @@ class Scope:
 
     def provide(self, eff: Effect[A, E]) -> Effect[A, E]:
         """Run ``eff`` with this scope in context; it stays open."""
+        check_effect(eff, "Scope.provide")
         return _ProvideScope(eff, {SCOPE_KEY: self})
 
     def use(self, eff: Effect[A, E]) -> Effect[A, E]:
         """Run ``eff`` with this scope in context, then close it with the effect's exit (SC11)."""
+        check_effect(eff, "Scope.use")
         return self.provide(eff).on_exit(self.close)
 
     async def __aenter__(self) -> Self:
@@ -195,6 +201,9 @@ class Scope:
         Closed is closed from the first moment: a second close returns at once (SO1). ``reason`` is
         what the interrupts say. Fails with the finalizers' failures only, each once (SO4).
         """
+        check_kind(
+            exit, (Success, Failure), "Scope.close", "an Exit, Success(value) or Failure(cause)"
+        )
         return _Close(self, exit, reason)
 
     def _shut(self, exit_: Exit[Any, Any]) -> list[FiberCore | _Finalizer]:
@@ -444,6 +453,7 @@ def current_scope() -> Effect[Scope, Never]:
 
 def scoped(eff: Effect[A, E]) -> Effect[A, E]:
     """Run ``eff`` in a scope of its own, closed with its exit (SC12)."""
+    check_effect(eff, "scoped")
     return Effect.suspend(lambda: Scope().use(eff))
 
 
@@ -451,6 +461,7 @@ def add_finalizer(
     f: Callable[[Exit[Any, Any]], Effect[Any, Never] | Exit[Any, Never]],
 ) -> Effect[None, Never]:
     """Run ``f(exit)`` when the scope in context closes."""
+    check_function(f, "add_finalizer")
     return current_scope().flat_map(lambda scope: scope.add_finalizer(f))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Never, final
 
 from fibers.effect import Effect, make_signals_with
 from fibers.loop.protocol import FAIL, Frame
+from fibers.misplaced import check_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +56,7 @@ class AbortSignal:
         """Call ``f(reason)`` at the abort, or now if it has happened. Gives a function that stops
         it. What ``f`` raises is logged: one listener never keeps the abort from the others.
         """
+        check_function(f, "add_listener")
         if self._aborted:
             _call(f, self._reason)
             return _nothing

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from fibers.misplaced import check_function
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,6 +39,8 @@ def set_unhandled_failure_hook(
     one ERROR record to the logger "fibers". Exactly once a fiber: when its last reference goes, or
     when its owner ends, whichever is first (PD8).
     """
+    if f is not None:
+        check_function(f, "set_unhandled_failure_hook")
     global _hook
     _hook = log_unhandled if f is None else f
 

@@ -20,7 +20,8 @@ from fibers.dump import dump_on_signal, write_dump
 from fibers.dump.emit import briefly
 from fibers.duration import Duration, checked_seconds, text_of
 from fibers.loop.queue import queue_of
-from fibers.root import DEFAULT_ENV, check_effect, new_fiber
+from fibers.misplaced import check_effect
+from fibers.root import DEFAULT_ENV, new_fiber
 from fibers.runtime import Ended, _Ended, end_services, end_the_rest
 from fibers.services import RuntimeServices
 

@@ -15,6 +15,7 @@ from fibers.app.scope import close_bounded
 from fibers.app.steps import check_steps
 from fibers.duration import Duration, checked_seconds, text_of
 from fibers.effect import Effect
+from fibers.misplaced import check_function
 from fibers.runtime import run_fork
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Shutdown:
 
     def on_begin(self, f: Callable[[], None]) -> None:
         """Call ``f`` when the shutdown begins, before anything is closed; now if it has begun."""
+        check_function(f, "Shutdown.on_begin")
         if self._begun:
             f()
         else:

@@ -22,6 +22,7 @@ from fibers.dump.tree import headline, look_at, span
 from fibers.duration import Duration, checked_seconds
 from fibers.effect import Effect
 from fibers.loop.inner_task import InnerTask
+from fibers.misplaced import check_function
 
 if TYPE_CHECKING:
     from fibers.scope import Scope
@@ -69,6 +70,8 @@ class Watchdog:
         *,
         on_block: Callable[[Blockage], None] | None = None,
     ) -> None:
+        if on_block is not None:
+            check_function(on_block, "Watchdog(on_block=)")
         self.name = "watchdog"
         self._threshold_seconds = checked_seconds(threshold, "a watchdog's threshold")
         if not 0 < self._threshold_seconds < threading.TIMEOUT_MAX:

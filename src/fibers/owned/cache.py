@@ -14,7 +14,7 @@ from fibers.duration import Duration, checked_seconds
 from fibers.effect import Effect, _Access
 from fibers.exit import succeeded
 from fibers.loop.protocol import NEXT, Frame, Node
-from fibers.misplaced import refuse_coroutine
+from fibers.misplaced import check_function, refuse_coroutine
 from fibers.ops.basic import exit_outcome
 from fibers.ops.clock import CLOCK_KEY
 from fibers.ops.finalize import OnExitOp
@@ -139,6 +139,7 @@ class Cache(OneLoop, Generic[K, A, E]):
 
     def invalidate_when(self, key: K, f: Callable[[A], bool]) -> Effect[bool, Never]:
         """Forget the value of ``key`` if there is one and ``f`` says so; whether it did."""
+        check_function(f, "Cache.invalidate_when")
 
         def forget(value: Maybe[A]) -> bool:
             if value is Nothing:

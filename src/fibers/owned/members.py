@@ -18,10 +18,10 @@ from fibers.loop.observing import Observer, watch
 from fibers.loop.protocol import FAIL, NEXT, SWITCH, Frame, Node
 from fibers.loop.run_loop import FiberCore
 from fibers.loop.states import ENDED
+from fibers.misplaced import check_effect, refuse
 from fibers.ops.fork import SCOPE_CLOSED, stillborn
 from fibers.ops.wait import WaitForEnds, _no_wait_for_itself
 from fibers.resource import acquire_release
-from fibers.root import check_effect
 from fibers.scope import current_scope
 from fibers.sync.deferred import Deferred
 from fibers.sync.one_loop import OneLoop
@@ -140,10 +140,8 @@ class Members(OneLoop):
     ) -> Effect[None, Never]:
         given: Any = fiber  # annotations bind nobody who runs no type checker
         if not isinstance(given, FiberCore):
-            raise TypeError(
-                f"{type(self).__name__} takes in a Fiber that runs already, not {given!r}: start "
-                "an effect with run(...)"
-            )
+            way_out = "start an effect with run(...)"
+            refuse(given, type(self).__name__, "a Fiber that runs already", way_out)
         hash(key)
         return _Set(self, key, fiber, only_if_missing, propagate_interruption)
 

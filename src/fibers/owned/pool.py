@@ -13,9 +13,9 @@ from fibers.clock import sleep
 from fibers.duration import checked_seconds
 from fibers.effect import Effect, _Access, _Provide
 from fibers.exit import succeeded
+from fibers.misplaced import check_effect, check_function
 from fibers.ops.flight import SCOPE_KEY, shared_env
 from fibers.owned.members import INTERNAL
-from fibers.root import check_effect
 from fibers.scope import Scope, current_scope
 from fibers.sync.checks import checked_count
 from fibers.sync.deferred import Deferred
@@ -234,6 +234,7 @@ class Pool(OneLoop, Generic[A, E]):
 
     def use(self, f: Callable[[A], Effect[B, F] | Exit[B, F]]) -> Effect[B, E | F]:
         """Run ``f(item)`` with an item that is lent for just that long."""
+        check_function(f, "Pool.use")
 
         def masked(restore: Callable[[Effect[Any, Any]], Any]) -> Effect[B, E | F]:
             def with_item(item: _Item) -> Effect[B, F]:

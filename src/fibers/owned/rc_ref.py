@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, Never, final
 from typing_extensions import TypeVar
 
 from fibers.duration import checked_seconds
+from fibers.misplaced import check_effect
 from fibers.owned.rc_map import RcMap, make_rc_map
-from fibers.root import check_effect
 
 if TYPE_CHECKING:
     from fibers.duration import Duration

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, final
 
 from fibers.effect import Effect
 from fibers.exit import succeeded
+from fibers.misplaced import check_effect
 from fibers.owned.scoped_ref import ScopedRef
-from fibers.root import check_effect
 from fibers.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Resource(Generic[A, E]):
         schedule, or the time from one refresh to the next (timedelta or seconds). One that fails
         is not the last. ValueError for a negative time.
         """
+        check_effect(acquire, "Resource.auto")
         schedule = (
             Schedule.spaced(policy) if isinstance(policy, timedelta | float | int) else policy
         )

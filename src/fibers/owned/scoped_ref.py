@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, Never, TypeVar, final
 from fibers.cause import FiberDeadlockError
 from fibers.effect import Effect, _Access
 from fibers.exit import failed
-from fibers.root import check_effect
+from fibers.misplaced import check_effect, check_function, plain
 from fibers.scope import current_scope
 from fibers.sync.semaphore import Semaphore
 
@@ -45,7 +45,8 @@ class ScopedRef(Generic[A]):
     @staticmethod
     def make(f: Callable[[], B]) -> Effect[ScopedRef[B], Never]:
         """A reference to a value that needs no release, tied to the scope in context."""
-        return ScopedRef.from_acquire(Effect.sync(f))
+        check_function(f, "ScopedRef.make")
+        return ScopedRef.from_acquire(Effect.sync(lambda: plain(f(), "ScopedRef.make")))
 
     @staticmethod
     def from_acquire(acquire: Effect[B, E]) -> Effect[ScopedRef[B], E]:

@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from fibers.duration import Duration, checked_seconds
 from fibers.effect import Effect, Tag
+from fibers.misplaced import check_function, refuse
 from fibers.ops.repeat import (
     BEFORE_THE_FIRST_STEP,
     METADATA_KEY,
@@ -74,6 +75,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         with the clock's seconds and the input after each run of the effect; it gives ``(output,
         delay)`` or ``ScheduleDone(output)``, or an effect of one of them.
         """
+        check_function(start, "Schedule.from_step")
         return Schedule(steps.checked(start))
 
     @staticmethod
@@ -190,6 +192,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         predicate: Callable[[ScheduleMetadata[Out, In]], bool | Effect[bool, F]],
     ) -> Schedule[Out, In, E | F]:
         """Stop, with the output of this very step, where ``predicate(metadata)`` says no."""
+        check_function(predicate, "Schedule.while_")
         return Schedule(steps.after(self._start, steps.stop_unless(predicate)))
 
     # ------------------------------------------------------------------ change
@@ -206,6 +209,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         self: Schedule[Any, Any, Any], f: Callable[[ScheduleMetadata[Any, Any]], Any]
     ) -> Schedule[Any, Any, Any]:
         """``f(metadata)`` for the output, the last one included (its duration is 0)."""
+        check_function(f, "Schedule.map")
 
         def mapped(m: ScheduleMetadata, _: Any) -> Any:
             return steps.then(f(m), lambda output: (output, m.duration))
@@ -229,6 +233,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         """Run ``f(metadata)`` too, a plain function or one that gives an effect, before each wait;
         not at the end.
         """
+        check_function(f, "Schedule.tap")
         return Schedule(
             steps.after(self._start, lambda m, result: steps.then(f(m), lambda _: result))
         )
@@ -251,6 +256,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         f: Callable[[ScheduleMetadata[Out, In]], Duration | Effect[Duration, F]],
     ) -> Schedule[Out, In, E | F]:
         """Wait for ``f(metadata)`` instead of ``metadata.duration``."""
+        check_function(f, "Schedule.modify_delay")
 
         def modified(m: ScheduleMetadata, _: Any) -> Any:
             return steps.then(f(m), lambda delay: (m.output, checked_seconds(delay, "a delay")))
@@ -262,6 +268,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         f: Callable[[ScheduleMetadata[Out, In]], Duration | Effect[Duration, F]],
     ) -> Schedule[Out, In, E | F]:
         """Wait for ``f(metadata)`` on top of ``metadata.duration``."""
+        check_function(f, "Schedule.add_delay")
 
         def longer(m: ScheduleMetadata, _: Any) -> Any:
             return steps.then(
@@ -276,6 +283,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         """Each delay times a random factor from 0.8 to 1.2, so that those who failed together don't
         come back together. ``random()`` gives a float from 0 to 1.
         """
+        check_function(random, "Schedule.jittered(random=)")
 
         def shaken(m: ScheduleMetadata, _: Any) -> Any:
             return m.output, m.duration * (0.8 + 0.4 * random())
@@ -327,7 +335,5 @@ def _together(
 def _check_schedules(what: str, *given: object) -> None:
     for each in given:
         if not isinstance(each, Schedule):
-            raise TypeError(
-                f"{what} takes schedules, not {each!r}: Schedule.spaced(seconds) or "
-                "Schedule.recurs(times) makes one"
-            )
+            way_out = "Schedule.spaced(seconds) or Schedule.recurs(times) makes one"
+            refuse(each, what, "schedules", way_out)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from returns.result import Failure, Success
 
 from fibers.cause import Cause
+from fibers.misplaced import check_kind, refuse
 
 if TYPE_CHECKING:
     from fibers.exit import Exit
@@ -25,21 +26,18 @@ def checked_count(n: object, what: str, *, least: int = 1) -> int:
 
 def checked_exit(exit_: Exit[A, E], what: str) -> Exit[A, E]:
     """``exit_`` if it is one, else a TypeError: who waits would find out much later."""
-    given: Any = exit_  # annotations bind nobody who runs no type checker
-    if not isinstance(given, Success | Failure):
-        raise TypeError(f"{what} takes an Exit, Success(value) or Failure(cause), not {given!r}")
+    check_kind(exit_, (Success, Failure), what, "an Exit, Success(value) or Failure(cause)")
     return exit_
 
 
 def checked_cause(cause: Cause[E], what: str) -> Cause[E]:
     """``cause`` if it is one, else a TypeError."""
-    given: Any = cause
-    if not isinstance(given, Cause):
-        raise TypeError(f"{what} takes a Cause, not {given!r}: for one error say fail(error)")
+    if not isinstance(cast("object", cause), Cause):
+        refuse(cause, what, "a Cause", "for one error say fail(error)")
     return cause
 
 
 def checked_lookup(lookup: object, what: str) -> None:
     """TypeError where ``lookup`` is no function: it would show at the first key."""
     if not callable(lookup):
-        raise TypeError(f"{what} takes a function of the key that gives an Effect, not {lookup!r}")
+        refuse(lookup, what, "a function of the key that gives an Effect")

@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from fibers.cause import Cause, Interrupt
 from fibers.effect import Effect, _Access
 from fibers.loop.protocol import NEXT, Wait
-from fibers.root import check_effect
+from fibers.misplaced import check_effect, check_function, check_kind, plain
 from fibers.sync.checks import checked_cause, checked_exit
 from fibers.sync.waking import wake_with
 
@@ -101,7 +101,8 @@ class Deferred(Awaitable[A], Generic[A, E]):
 
     def sync(self, f: Callable[[], A]) -> Effect[bool, Never]:
         """Complete with ``f``: each waiter calls it."""
-        return self.complete_with(Effect.sync(f))
+        check_function(f, "Deferred.sync")
+        return self.complete_with(Effect.sync(lambda: plain(f(), "Deferred.sync")))
 
     def complete(self, eff: Effect[A, E]) -> Effect[bool, Never]:
         """Run ``eff`` once, here, and complete with its exit (``into``). Completed before: ``eff``
@@ -147,6 +148,7 @@ class Deferred(Awaitable[A], Generic[A, E]):
         """Run ``eff`` and complete ``deferred`` with its exit, whatever that is: a fiber that is
         interrupted inside completes it with the Interrupt.
         """
+        check_kind(deferred, Deferred, "Deferred.into", "a Deferred")
         check_effect(eff, "Deferred.into")
         return Effect.uninterruptible_mask(
             lambda restore: restore(eff).exit().flat_map(deferred.done)

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Never, TypeVar, final
 
 from fibers.effect import Effect
-from fibers.root import check_effect
+from fibers.misplaced import check_effect
 from fibers.sync.line import WAIT, Attempt, Line
 from fibers.sync.one_loop import OneLoop
 

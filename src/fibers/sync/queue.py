@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 from fibers.cause import Cause, Fail, Interrupt
 from fibers.effect import Effect, _Access
 from fibers.exit import succeeded
-from fibers.root import check_effect
+from fibers.misplaced import check_effect, check_kind
 from fibers.sync.checks import checked_cause, checked_count
 from fibers.sync.deferred import Deferred
 from fibers.sync.done import Done
@@ -236,6 +236,7 @@ class Queue(Source[A, E], Sink[A], Generic[A, E]):
         """Run ``eff``; its success ends ``queue``, its failure or interrupt fails it. Gives False
         if the queue had ended before.
         """
+        check_kind(queue, Queue, "Queue.into", "a Queue")
         check_effect(eff, "Queue.into")
 
         def close(exit_: Exit[B, F]) -> Effect[bool, Never]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol, TypeVar, cast, final
 from returns.maybe import Maybe, Nothing, Some
 
 from fibers.effect import Effect
-from fibers.root import check_effect
+from fibers.misplaced import check_effect
 from fibers.sync.checks import checked_count
 from fibers.sync.line import WAIT, Attempt, Line
 from fibers.sync.one_loop import OneLoop

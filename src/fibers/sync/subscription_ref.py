@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Never, TypeVar, final
 
 from fibers.effect import Effect
+from fibers.misplaced import check_function, plain
 from fibers.sync.pubsub import PubSub
 from fibers.sync.semaphore import Semaphore
 
@@ -67,17 +68,20 @@ class SubscriptionRef(Generic[A]):
 
     def update(self, f: Callable[[A], A]) -> Effect[None, Never]:
         """``f`` of the value instead of it."""
-        return self.modify(lambda old: (None, f(old)))
+        check_function(f, "SubscriptionRef.update")
+        return self.modify(lambda old: (None, plain(f(old), "SubscriptionRef.update")))
 
     def get_and_update(self, f: Callable[[A], A]) -> Effect[A, Never]:
         """``f`` of the value instead of it; gives the one before."""
-        return self.modify(lambda old: (old, f(old)))
+        check_function(f, "SubscriptionRef.get_and_update")
+        return self.modify(lambda old: (old, plain(f(old), "SubscriptionRef.get_and_update")))
 
     def update_and_get(self, f: Callable[[A], A]) -> Effect[A, Never]:
         """``f`` of the value instead of it; gives the new one."""
+        check_function(f, "SubscriptionRef.update_and_get")
 
         def both(old: A) -> tuple[A, A]:
-            new = f(old)
+            new = plain(f(old), "SubscriptionRef.update_and_get")
             return new, new
 
         return self.modify(both)
@@ -86,12 +90,14 @@ class SubscriptionRef(Generic[A]):
         """``update`` with an effect: while it runs, other changes wait; if it fails or is
         interrupted, the value stays.
         """
+        check_function(f, "SubscriptionRef.update_effect")
         return self.modify_effect(
             lambda old: Effect.suspend(lambda: f(old)).map(lambda new: (None, new))
         )
 
     def modify(self, f: Callable[[A], tuple[B, A]]) -> Effect[B, Never]:
         """``f`` of the value gives a result and the new value."""
+        check_function(f, "SubscriptionRef.modify")
         return self._one_at_a_time.with_permit(Effect.sync(lambda: self._change(f(self._value))))
 
     def modify_effect(
@@ -100,12 +106,13 @@ class SubscriptionRef(Generic[A]):
         """``modify`` with an effect: while it runs, other changes wait; if it fails or is
         interrupted, the value stays.
         """
+        check_function(f, "SubscriptionRef.modify_effect")
         return self._one_at_a_time.with_permit(
             Effect.suspend(lambda: f(self._value)).map(self._change)
         )
 
     def _change(self, change: tuple[B, A]) -> B:
-        result, self._value = change
+        result, self._value = plain(change, "SubscriptionRef.modify")
         self._hub.publish_unsafe(self._value)
         return result
 
