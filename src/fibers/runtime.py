@@ -91,6 +91,9 @@ def _wait_for_end(fiber: FiberCore, *, here: bool = False) -> Generator[Any, Any
     if cancelled is not None:
         if not fiber._ok and fiber._result.has_interrupts_only:
             fiber._seen = True
+        if fiber._ok and fiber._rare.undo is not None:
+            # It ended in this very tick: nobody will get what it took.
+            fiber._rare.undo._undo(fiber._result)
         try:
             raise cancelled
         finally:

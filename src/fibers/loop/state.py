@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from time import monotonic
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fibers.cause import EMPTY
 from fibers.exit import failed, succeeded
@@ -36,10 +36,17 @@ _ids = itertools.count(1)
 _new = object.__new__
 
 
+class Undo(Protocol):
+    """Something that was done, as the fiber knows it."""
+
+    def _undo(self, outcome: Any) -> None:
+        """As if it had not been."""
+
+
 class Rare:
     """What hardly any fiber has, in one slot: all others share the one that says "nothing"."""
 
-    __slots__ = ("asked", "closing", "cut", "groups", "name", "region", "task", "unheard")
+    __slots__ = ("asked", "closing", "cut", "groups", "name", "region", "task", "undo", "unheard")
 
     def __init__(self) -> None:
         # Inner tasks with cancel() requests not given back.
@@ -54,6 +61,8 @@ class Rare:
         # The innermost open region of a body (PD17).
         self.region: Any = None
         self.task: Any = None
+        # What its last act was, where that can be taken back.
+        self.undo: Undo | None = None
         # Failures of children that nobody has looked at.
         self.unheard: Unheard | None = None
 

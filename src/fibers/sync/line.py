@@ -47,6 +47,11 @@ class Attempt:
         """
         raise NotImplementedError
 
+    def _undo(self, outcome: Any) -> None:
+        """It was done, as the last act of a fiber whose outcome nobody was given: the plain task
+        that waited for it was cancelled first (PD12).
+        """
+
     def _name(self) -> str:
         """What it waits for, for dumps."""
         raise NotImplementedError
@@ -155,6 +160,8 @@ class Place(Wait, Frame):
         if outcome is WAIT:
             self.line._front[self] = None
             return self.wait(called=True)
+        if fiber._rare.task is not None and not fiber._stack and outcome is not FAIL:
+            fiber._rare.undo = self.attempt
         return outcome
 
     def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:

@@ -291,6 +291,10 @@ class Subscription(Source[A, Never], Generic[A]):
         hub._pass(begin, self._at)
         return items
 
+    def _put_back(self, items: list[A]) -> None:
+        if not self._closed and not self._hub._down:
+            self._backlog.extendleft(reversed(items))
+
     def _ended_by(self) -> Cause[Never] | None:
         return _SHUT_DOWN if self._closed or self._hub._down else None
 

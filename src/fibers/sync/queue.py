@@ -62,6 +62,7 @@ class Queue(Source[A, E], Sink[A], Generic[A, E]):
         "__weakref__",
         "_capacity",
         "_cause",
+        "_dropped",
         "_ended",
         "_givers",
         "_items",
@@ -83,6 +84,7 @@ class Queue(Source[A, E], Sink[A], Generic[A, E]):
         self._items: deque[A] = deque()
         self._givers = Line()
         self._state = _OPEN
+        self._dropped = False
         self._cause: Cause[E] = Cause()
         self._ended: Deferred[None, E] = Deferred()
 
@@ -224,10 +226,12 @@ class Queue(Source[A, E], Sink[A], Generic[A, E]):
         """``shutdown`` as a plain call, in the queue's own loop."""
         self._here()
         if self._state == _DONE:
+            self._dropped = True
             return False
         if self._state == _OPEN:
             self._cause = Cause((Interrupt(None),))
         self._items.clear()
+        self._dropped = True
         self._finish()
         return True
 
@@ -275,6 +279,13 @@ class Queue(Source[A, E], Sink[A], Generic[A, E]):
     def _grab(self, n: int) -> list[A]:
         take = self._items.popleft
         return [take() for _ in range(n)]
+
+    def _put_back(self, items: list[A]) -> None:
+        if self._dropped:
+            return
+        if self._state == _DONE:
+            self._state = _CLOSING  # it was not empty, after all
+        self._items.extendleft(reversed(items))
 
     def _ended_by(self) -> Cause[E] | None:
         if self._state != _DONE:

@@ -185,6 +185,9 @@ class _Take(Attempt, Effect[int, Never]):
         if called:
             self.semaphore._line.call(self.semaphore._free)
 
+    def _undo(self, outcome: Any) -> None:
+        self.semaphore._release(self.n)
+
     def _name(self) -> str:
         return f"{self.n} of {self.semaphore!r}"
 

@@ -51,6 +51,10 @@ class Source(OneLoop, Generic[A, E]):
         """The first of them, which stays."""
         raise NotImplementedError
 
+    def _put_back(self, items: list[A]) -> None:
+        """These were grabbed, and nobody was given them: they are the first again."""
+        raise NotImplementedError
+
     def _ended_by(self) -> Cause[E] | None:
         """Why nothing will ever come again and nothing is left."""
         raise NotImplementedError
@@ -186,6 +190,10 @@ class _Take(_FromSource):
         items = source._grab(there if there < self.most else int(self.most))
         source._settle()
         return self.give(items)
+
+    def _undo(self, outcome: Any) -> None:
+        self.source._put_back([outcome] if self.give is _only else outcome)
+        self.source._settle()
 
 
 class _Peek(_FromSource):
