@@ -782,7 +782,7 @@ throw_into(Fiber *self, PyObject *coro)
             stack_pop(self);
         if (again)
             self->pend = 1;
-        if (again && !self->mask && self->icause != self->cause) /* asked for twice meanwhile */
+        if (again && self->icause != self->cause) /* asked for twice meanwhile */
             put(&self->cause, Py_NewRef(self->icause));
         value = signal(s_FAIL);
         goto out;

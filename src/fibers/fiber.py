@@ -66,12 +66,8 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         if self._site is None:
             return "an edge"
         code, offset = self._site
-        line = code.co_firstlineno
-        for start, end, at in code.co_lines():
-            if at is not None and start <= offset < end:
-                line = at
-                break
-        return f"{code.co_filename}:{line}"
+        lines = (at for start, end, at in code.co_lines() if start <= offset < end)
+        return f"{code.co_filename}:{next(lines, None) or code.co_firstlineno}"
 
     # ------------------------------------------------------------------ waiting
 

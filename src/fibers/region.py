@@ -112,7 +112,8 @@ class _Region(AbstractContextManager["Restore"]):
         fiber._own_rare().region = self._outer
         inner = fiber._face
         _set(fiber, self._mask, self._face)
-        inner._part(fiber)
+        if inner is not self._face:  # else a restore() of this region was left open too
+            inner._part(fiber)
 
     def _rearm(self, fiber: FiberCore) -> None:
         """What was caught inside is pending again (IN12, IN15)."""

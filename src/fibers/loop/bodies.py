@@ -143,8 +143,7 @@ class WithBodies(WithGroups):
             stack.pop()
         if again:
             self._pend = True
-            if not self._mask:
-                cause = landed(cause, self._own_cause())
+            cause = landed(cause, self._own_cause())
         self._cause = cause
         return FAIL
 
@@ -232,9 +231,9 @@ class WithBodies(WithGroups):
             if broken is not None:
                 cause = cause.combine(Cause((Die(broken),)))
             if mark.rearm:
+                # Thrown where nothing held it, and what the body masked since is closed again.
                 self._pend = True
-                if not self._mask:
-                    cause = landed(cause, self._own_cause())
+                cause = landed(cause, self._own_cause())
         self._cause = cause
         return self._put_off() if isinstance(exc, RecursionError) and not has_room() else FAIL
 

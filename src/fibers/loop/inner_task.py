@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from asyncio import CancelledError, InvalidStateError
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fibers.loop import traps
@@ -322,7 +322,7 @@ class InnerTask(_Base, TaskProtocol):
             self._asyncio_future_blocking = True
             yield self
         if not self._known().done():
-            raise InvalidStateError("await wasn't used with future")
+            raise RuntimeError("await wasn't used with future")
         return self._known().result()
 
     __iter__ = __await__

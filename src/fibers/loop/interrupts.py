@@ -217,8 +217,9 @@ class Interruptible(FiberState):
             return  # lands when the mask is left
         if self._state == SUSPENDED:
             if isinstance(self._wait, Wait):
-                if self._queue.loop is not None:
-                    self._queue.loop.call_soon(self._land_inner_cancel, face)
+                loop = self._queue.loop
+                assert loop is not None  # where none runs, nobody gets at a current task
+                loop.call_soon(self._land_inner_cancel, face)
                 return
             if self._wait.cancel(msg=msg):
                 face._must = False

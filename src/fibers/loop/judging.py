@@ -74,12 +74,13 @@ def clear_await(tb: TracebackType | None) -> None:
     """Drop what the frame of Effect.__await__ holds: an effect may hold the very error (PD13)."""
     while tb is not None:
         frame = tb.tb_frame
-        if frame.f_code.co_name == "__await__":
-            if frame.f_globals.get("__name__") in _AWAITING_MODULES:
-                try:
-                    frame.clear()
-                except RuntimeError:
-                    pass  # of an effect that runs again meanwhile
+        if frame.f_code.co_name == "__await__" and (
+            frame.f_globals.get("__name__") in _AWAITING_MODULES
+        ):
+            try:
+                frame.clear()
+            except RuntimeError:
+                pass  # of an effect that runs again meanwhile
             return
         tb = tb.tb_next
 

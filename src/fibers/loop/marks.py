@@ -58,8 +58,8 @@ class Caught(Frame):
 
     def leave(self, region: Any) -> None:
         """The body has left a region."""
-        if self.regions is not None:
-            self.regions.remove(region)
+        assert self.regions is not None  # it was entered here
+        self.regions.remove(region)
 
     def close_regions(self, fiber: FiberCore) -> BaseException | None:
         """Regions that the body left open: closed here, and a defect (PD17)."""

@@ -94,8 +94,6 @@ class ReadyQueue(_Base):
     def attach(self) -> None:
         """Let the loop drain this queue from now on (a run_sync whose effect went async)."""
         self.manual = False
-        if self.ready or self.turn:
-            self._arm()
 
     def _arm(self) -> None:
         if self.loop is not None and not self.manual:

@@ -310,11 +310,6 @@ class FiberCore(WithBodies):
             rare.unheard = Unheard()
         rare.unheard.add(child)
 
-    def _report_unheard(self) -> None:
-        """The owner of those children has ended: nobody will look any more."""
-        if self._rare.unheard is not None:
-            self._rare.unheard.report()
-
     def _report(self) -> None:
         """Tell of this fiber's failure, unless somebody has seen it."""
         raise NotImplementedError
@@ -350,7 +345,7 @@ class FiberCore(WithBodies):
         if self._observers is not None:
             self._tell_observers()
         if self._rare.unheard is not None:
-            self._report_unheard()
+            self._rare.unheard.report()  # nobody will look any more
         if not ok:
             self._failed(owner)
         self._owner = None

@@ -60,14 +60,12 @@ class LiveSleep(Wait):
         self.handle: Any = loop.call_later(seconds, self.over, context=fiber._queue.context)
 
     def over(self) -> None:
-        """The timer's callback: the fiber goes on."""
+        """The timer's callback: the fiber goes on. Never after ``_abandon``, which cancels it."""
         self.handle = None  # it refers to this method
-        if self.fiber._wait is self:
-            self.fiber._wake(None)
+        self.fiber._wake(None)
 
     def _abandon(self, fiber: FiberCore) -> None:
-        if self.handle is not None:
-            self.handle.cancel()
+        self.handle.cancel()
 
     def _label(self) -> str:
         return f"sleep({self.seconds:g})"
