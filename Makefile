@@ -1,12 +1,13 @@
 # Every target prepares what it needs; `make test` on a fresh clone is enough.
 # Overridable: PYTHON (interpreter), VENV (folder of the environment), ARGS (further arguments
 # for pytest), RUN_ARGS (further arguments for `fiberscope serve`), RUNS (repetitions of `make flake`
-# in each of its two conditions).
+# in each of its two conditions), JOBS (processes of `make coverage`).
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 RUNS ?= 20
+JOBS ?= 2
 RUN_ARGS ?=
 UV_VERSION := 0.13.9
 
@@ -14,8 +15,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
 # With a progress bar, for who waits at a terminal.
 PIP_SHOWN := $(BIN)/python -m pip --disable-pip-version-check --no-input install --progress-bar on
-COVERED := $(addprefix tests/,probes regressions app testing_kit interop)
-# What runs the same lines thousands of times, which takes a tracer minutes each and shows it no more.
+COVERED := $(wildcard $(addprefix tests/,$(addsuffix /test_*.py,probes regressions app testing_kit interop)))
+# What runs the same lines thousands of times takes a tracer minutes, and shows it no more.
 UNTRACED := $(wildcard $(addprefix tests/,probes/*sweeps.py \
 	$(patsubst %,regressions/test_%.py,depth flat_memory fuzz native native_twins)))
 CODE := $(wildcard src tests tools bench examples docs/conf.py)
@@ -98,11 +99,13 @@ native: dev
 conformance: dev
 	@$(BIN)/python -m tools.conformance $(ARGS)
 
-# Of the pure modules, also where native ones have been built: a tracer sees nothing of those.
+# Of the pure modules, also where native ones have been built: a tracer sees nothing of those. In
+# shares of some files, JOBS at a time; 5 says that ARGS has left no test in a share.
 coverage: dev
 	@rm -rf build/coverage && mkdir -p build/coverage
-	FIBERS_PURE=1 $(BIN)/coverage run -m pytest -p tools.traced $(COVERED) \
-		$(addprefix --ignore=,$(UNTRACED)) -q --no-spec-claims --timeout 600 $(ARGS)
+	@printf '%s\n' $(filter-out $(UNTRACED),$(COVERED)) | FIBERS_PURE=1 xargs -n 8 -P $(JOBS) sh -c \
+		'$(BIN)/coverage run -m pytest -p tools.traced -p no:cacheprovider -q --no-spec-claims \
+		--timeout 600 "$$@" $(ARGS) || test $$? = 5' share
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 

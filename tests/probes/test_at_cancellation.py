@@ -662,3 +662,27 @@ async def test_an_interrupt_and_a_failing_child_in_one_tick_end_the_fiber(first:
     exit = await fiber.exit()
 
     assert Interrupt(by=7) in cause_of(exit).reasons
+
+
+@pytest.mark.spec("AT1", "PD11")
+async def test_a_fiber_waited_for_without_a_limit_ends_with_who_waits() -> None:
+    """wait_for(fiber, None), on every Python: nobody's interrupt, and waited for."""
+    log = list[str]()
+
+    async def ends() -> None:
+        await asyncio.sleep(0)
+        log.append("finalized")
+
+    waited = fb.run_fork(Effect.never().ensuring(Effect.promise(ends)))
+
+    async def body() -> None:
+        await asyncio.wait_for(waited, None)
+
+    fiber = fb.run_fork(Effect.promise(body))
+    await turns()
+    fiber.interrupt_unsafe()
+    await fiber.exit()
+
+    assert fiber.poll() == interrupted(None)
+    assert waited.poll() == interrupted(None)
+    assert log == ["finalized"]

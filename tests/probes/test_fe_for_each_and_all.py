@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Never
 
 import pytest
@@ -739,3 +740,30 @@ async def test_each_concurrent_worker_is_a_fiber_of_its_own(rt: fb.Runtime) -> N
         return {*ids, running_fiber().id}
 
     assert len(await rt.run(body())) == 4
+
+
+@pytest.mark.spec("WI9", "FE6")
+async def test_thousands_of_effects_handled_inline_give_others_their_turn() -> None:
+    """They cost no fiber, and count for the op budget all the same."""
+    log: list[str] = []
+    asyncio.get_running_loop().call_soon(log.append, "a callback of the loop")
+    items = fb.for_each(range(5000), Effect.succeed, concurrency=2)
+    values = await fb.run_fork(items.tap(lambda _: Effect.sync(lambda: log.append("done"))))
+
+    assert values == list(range(5000))
+    assert log == ["a callback of the loop", "done"]
+
+
+@pytest.mark.spec("FE6")
+async def test_discard_keeps_no_value_of_a_worker() -> None:
+    """Neither of those that are handled inline nor of those that wait."""
+    log: list[int] = []
+
+    def work(item: int) -> Effect[int]:
+        done = Effect.sync(lambda: log.append(item)).map(lambda _: item)
+        return Effect.succeed(item) if item == 0 else Effect.yield_now().flat_map(lambda _: done)
+
+    given = await fb.for_each(range(4), work, concurrency="unbounded", discard=True)
+
+    assert given is None
+    assert log == [1, 2, 3]

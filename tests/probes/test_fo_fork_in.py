@@ -16,6 +16,7 @@ from tests.probes.kit_d import (
     at_gate,
     cause_of,
     interrupted_by,
+    loop_turns,
     my_id,
     new_gate,
     parked,
@@ -1019,3 +1020,57 @@ async def test_a_close_hands_its_reason_to_every_interrupt() -> None:
 
     expected = Failure(Cause((Interrupt(by=closer.id, reason="maintenance"),)))
     assert [fiber.poll() for fiber in fibers] == [expected] * 2
+
+
+@pytest.mark.spec("FO2", "PD17")
+@pytest.mark.parametrize("levels", [0, 30])
+async def test_a_body_masked_at_its_first_suspension_in_a_closed_scope_ends_when_unmasked(
+    levels: int,
+) -> None:
+    """The fork is back by then, near the top and deep inside other forks."""
+    log: list[str] = []
+    gate = new_gate()
+    scope = Scope()
+    await scope.close()
+
+    async def body() -> None:
+        with fb.uninterruptible():
+            await gate
+            log.append("unmasked")
+        await Effect.never()
+
+    def inside(level: int) -> Effect[Fiber[None, Any]]:
+        if level == 0:
+            return Effect.promise(body).fork_in(scope, start_immediately=True)
+        below = Effect.suspend(lambda: inside(level - 1)).fork_child(start_immediately=True)
+        return below.flat_map(lambda fiber: fiber.join())
+
+    fiber = await inside(levels)
+    before = fiber.poll()
+    gate.set_result(0)
+    await fiber.exit()
+
+    assert before is None
+    assert log == ["unmasked"]
+    assert len(interrupted_by(fiber.poll())) == 1
+
+
+@pytest.mark.spec("FO4", "FO5")
+async def test_a_plain_masked_fork_into_an_open_scope_starts_at_once_and_is_owned() -> None:
+    """Only a closed scope keeps it from running; the close waits for it."""
+    log: list[str] = []
+    gate = new_gate()
+    scope = Scope()
+    work = at_gate(gate).flat_map(lambda _: say(log, "done"))
+    fiber = scope.fork(work, start_immediately=True, uninterruptible=True)
+    held = scope.finalizer_count
+    closing = fb.run_fork(scope.close().flat_map(lambda _: say(log, "closed")))
+    await loop_turns()
+    early = list(log)
+    gate.set_result(0)
+    await closing.exit()
+
+    assert held == 1
+    assert early == []
+    assert log == ["done", "closed"]
+    assert fiber.poll() == Success(None)

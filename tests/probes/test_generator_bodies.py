@@ -673,3 +673,21 @@ async def test_a_traceback_starts_in_the_generator() -> None:
 
     assert 'raise Boom("here")' in text
     assert "ops/generator.py" not in text
+
+
+@pytest.mark.spec("PD4")
+async def test_a_plain_function_that_gives_an_awaitable_declares_its_errors_like_another() -> None:
+    """raises= is refused for generators only."""
+
+    async def load(number: int) -> int:
+        if number < 0:
+            raise Boom
+        return number
+
+    @fb.effect(raises=Boom)
+    def loading(number: int) -> Any:
+        return load(number)
+
+    assert await loading(1) == 1
+    (reason,) = cause_of(await loading(-1).exit()).reasons
+    assert isinstance(reason, Fail)

@@ -574,3 +574,20 @@ async def test_a_thousand_layers_deep_need_no_recursion(rt: fb.Runtime) -> None:
         layer = Layer.effect(number, number.map(lambda n: n + 1)).provide(layer)
 
     assert await rt.run_exit(number.provide(layer)) == Success(1000)
+
+
+@pytest.mark.spec("LY1", "SU10")
+async def test_a_fiber_that_outlives_its_layer_may_build_another_on_what_was_released(
+    rt: fb.Runtime, clock: TestClock
+) -> None:
+    """What is gone is not released again, and one built anew meanwhile stays."""
+    log: list[str] = []
+    base, other = part(log, "A"), part(log, "B")
+    late = fb.sleep(5).flat_map(lambda _: use(log, B).provide(other))
+
+    rt.run_fork(late.fork_detach(start_immediately=True).provide(base))
+    await pass_time(rt, clock, 1)
+    rt.run_fork(use(log, A, seconds=10).provide(base))
+    await pass_time(rt, clock)
+
+    assert log == ["+A", "-A", "+A", "use", "+B", "use", "-B", "-A"]

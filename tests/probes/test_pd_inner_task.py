@@ -149,3 +149,73 @@ async def test_it_outlives_its_fiber_as_a_shell() -> None:
     assert not task.cancel()
     with pytest.raises(RuntimeError, match="has ended and is gone"):
         task.get_coro()
+
+
+@pytest.mark.spec("PD11")
+async def test_neither_face_lets_others_decide_how_the_fiber_ends() -> None:
+    """As a task of asyncio's refuses it."""
+    task = list[Any]()
+    keep = Effect.sync(lambda: task.append(inner_task()))
+    fiber: Any = fb.run_fork(keep.flat_map(lambda _: Effect.never()))
+
+    for face in (task[0], fiber):
+        with pytest.raises(RuntimeError, match="does not support set_result"):
+            face.set_result(1)
+        with pytest.raises(RuntimeError, match="does not support set_exception"):
+            face.set_exception(Boom())
+    running = fiber.poll() is None
+    await fiber.interrupt()
+
+    assert running
+
+
+@pytest.mark.spec("PD11", "AT21")
+async def test_both_faces_have_what_libraries_read_of_a_task() -> None:
+    """Its loop and callbacks, also where asyncio keeps them in private; a name can be given."""
+    loop = asyncio.get_running_loop()
+    task = list[Any]()
+    keep = Effect.sync(lambda: task.append(inner_task()))
+    fiber: Any = fb.run_fork(keep.flat_map(lambda _: Effect.never()))
+    heard = list[object]()
+    fiber.add_done_callback(heard.append)
+    task[0].set_name("named inside")
+    read = [(face._loop, len(face._callbacks), face.get_name()) for face in (task[0], fiber)]
+    fiber.interrupt_unsafe()
+    taken_back = fiber.uncancel()
+    await asyncio.sleep(0)
+
+    assert read == [(loop, 1, "named inside")] * 2
+    assert heard == [fiber]
+    assert taken_back == 1  # an interrupt can't be
+
+
+@pytest.mark.spec("PD11")
+async def test_a_request_that_a_library_drops_by_its_flag_is_not_thrown() -> None:
+    """anyio 3 cleared ``_must_cancel`` of the task that leaves a scope."""
+    log = list[str]()
+
+    async def body() -> None:
+        task: Any = asyncio.current_task()
+        task.cancel()
+        task._must_cancel = False
+        task.uncancel()
+        await asyncio.sleep(0)
+        log.append("went on")
+
+    await Effect.promise(body)
+
+    assert log == ["went on"]
+
+
+@pytest.mark.spec("PD11")
+async def test_an_await_driven_by_hand_before_the_end_is_an_error() -> None:
+    """In asyncio's words."""
+    task = list[Any]()
+    keep = Effect.sync(lambda: task.append(inner_task()))
+    fiber = fb.run_fork(keep.flat_map(lambda _: Effect.never()))
+    steps = task[0].__await__()
+
+    assert next(steps) is task[0]
+    with pytest.raises(RuntimeError, match="await wasn't used with future"):
+        next(steps)
+    await fiber.interrupt()

@@ -712,3 +712,28 @@ async def test_a_runner_gets_its_answer_whatever_befalls_the_others(
 
         assert poisoned == [], seed
         assert waiting_fibers() == [], seed
+
+
+@pytest.mark.spec("PI12")
+async def test_leaving_a_forgotten_run_does_not_forget_the_new_one(
+    rt: fb.Runtime, clock: TestClock
+) -> None:
+    """Each run knows its own waiters."""
+    log: list[str] = []
+
+    def run() -> Effect[str]:
+        name = f"run {len(log) + 1}"
+        log.append(name)
+        return fb.sleep(5).map(lambda _: name)
+
+    cached, forget = await rt.run(Effect.suspend(run).cached_invalidate_with_ttl(100))
+    first = rt.run_fork(cached)
+    await rt.run(forget)
+    second = rt.run_fork(cached)
+    first.interrupt_unsafe(by=7)
+    third = rt.run_fork(cached)
+    await pass_time(rt, clock)
+
+    assert log == ["run 1", "run 2"]
+    assert [second.poll(), third.poll()] == [Success("run 2"), Success("run 2")]
+    assert first.poll() == interrupted(7)

@@ -470,3 +470,18 @@ async def test_no_fiber_is_lost_whenever_a_caller_is_interrupted(
 
         assert at_most_one_a_key, seed
         assert jobs.alive == {"a": 0, "b": 0}, seed
+
+
+@pytest.mark.spec("PI9")
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_a_fiber_that_has_ended_can_be_set_and_leaves_nothing(
+    rt: fb.Runtime, slot: Slot, wanted: bool
+) -> None:
+    """With ``only_if_missing`` the one that is alive stays."""
+    there = await rt.run(slot.run(Effect.never()))
+    ended = rt.run_fork(Effect.succeed(1))
+    await rt.run(slot.set(ended, only_if_missing=not wanted))
+    left = there.poll()
+
+    assert (left is None) == (not wanted)
+    assert slot.get() == (Nothing if wanted else Some(there))

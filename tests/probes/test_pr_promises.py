@@ -832,3 +832,29 @@ async def test_a_masked_callback_is_resumed_before_a_pending_interrupt_lands() -
 
     assert (log, values) == ([], [1])
     assert interrupted(by=7) == exit
+
+
+@pytest.mark.spec("PR4")
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+async def test_how_a_future_ends_after_its_signal_was_aborted_is_nobodys_business(how: str) -> None:
+    """Neither the loop nor the hook hears of it."""
+    told = list[object]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: told.append(context["message"]))
+    gate: asyncio.Future[None] = loop.create_future()
+    try:
+        fiber = fb.run_fork(Effect.promise(lambda _signal: gate, signal=True))
+        fiber.interrupt_unsafe(by=7)
+        if how == "cancelled":
+            gate.cancel()
+        else:
+            gate.set_exception(Boom())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        del gate
+        gc.collect()
+    finally:
+        loop.set_exception_handler(None)
+
+    assert fiber.poll() == interrupted(7)
+    assert told == []

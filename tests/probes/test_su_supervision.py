@@ -23,6 +23,7 @@ from tests.probes.kit_d import (
     settle,
     slow_farewell,
     steps,
+    unhandled_failures,
 )
 
 if TYPE_CHECKING:
@@ -885,3 +886,55 @@ async def test_a_child_forked_in_a_finalizer_and_not_awaited_is_interrupted_at_t
     await fiber.interrupt()
 
     assert log == ["finalizer end", "child"]
+
+
+@pytest.mark.spec("SU14", "WI5")
+async def test_an_interrupt_of_the_body_of_await_all_children_waits_for_no_child() -> None:
+    """It passes, and supervision ends the children."""
+    log: list[str] = []
+
+    @fb.effect
+    async def parent() -> None:
+        await Effect.never().on_interrupt(lambda _: say(log, "child")).fork_child(
+            start_immediately=True
+        )
+        await Effect.never()
+
+    fiber = fb.run_fork(parent().await_all_children().on_interrupt(lambda _: say(log, "parent")))
+    fiber.interrupt_unsafe(by=7)
+
+    assert log == ["parent", "child"]
+    assert interrupted_by(fiber.poll()) == [7]
+
+
+@pytest.mark.spec("PD8")
+async def test_two_children_that_failed_unseen_are_both_reported_when_the_parent_ends() -> None:
+    """Oldest first, each once."""
+    kept: list[fb.Fiber[Any, Any]] = []
+    first, second = Defect("first"), Defect("second")
+
+    async def parent() -> None:
+        for error in (first, second):
+            kept.append(await Effect.die(error).fork_child(start_immediately=True))
+        await Effect.yield_now()
+
+    with unhandled_failures() as seen:
+        await fb.run_fork(Effect.promise(parent)).exit()
+
+    assert seen == [fb.Cause([Die(first)]), fb.Cause([Die(second)])]
+
+
+@pytest.mark.spec("PD8", "SO6")
+async def test_two_fibers_of_a_scope_that_failed_unseen_are_both_reported_at_its_close() -> None:
+    """The same where a scope owns them."""
+    scope = fb.Scope()
+    first, second = Defect("first"), Defect("second")
+    with unhandled_failures() as seen:
+        kept = [scope.fork(Effect.die(error), start_immediately=True) for error in (first, second)]
+        before = list(seen)
+        await scope.close()
+        await scope.close()
+
+    assert all(fiber.done() for fiber in kept)
+    assert before == []
+    assert seen == [fb.Cause([Die(first)]), fb.Cause([Die(second)])]
