@@ -138,13 +138,14 @@ async def test_a_blockage_is_told_again_only_when_it_has_doubled() -> None:
 
 
 async def test_the_default_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """With the place in it."""
+    """With the place in it. (A busy machine may have held the loop elsewhere before.)"""
     scope = AppScope()
     heard = threading.Event()
 
     class Hearing(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            heard.set()
+            if "test_watchdog.py" in record.getMessage():
+                heard.set()
 
     handler = Hearing(logging.WARNING)
     logging.getLogger("fibers.app").addHandler(handler)
@@ -156,10 +157,9 @@ async def test_the_default_is_one_warning(caplog: pytest.LogCaptureFixture) -> N
     finally:
         logging.getLogger("fibers.app").removeHandler(handler)
 
-    record = caplog.records[0]
+    (record,) = (r for r in caplog.records if "test_watchdog.py" in r.getMessage())
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("[watchdog] the event loop has not turned for ")
-    assert "test_watchdog.py" in record.getMessage()
 
 
 async def test_it_says_what_it_has_seen() -> None:
