@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .answers import StreamHandle
+from .autoretry import AutoRetry
 from .engine import StreamEngine
 from .events.spine import EventSpine
 from .history.store import FileHistory, HistoryStore
@@ -15,6 +16,7 @@ from .providers.base import LateUsage, Provider
 from .tools import Tool, ToolUse
 
 __all__ = [
+    "AutoRetry",
     "Completion",
     "EngineOptions",
     "Event",

@@ -7,6 +7,7 @@ left. When to try again is retry.py's business, whether a start takes an answer 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Final, final
 
 import structlog
@@ -31,6 +32,14 @@ INTERRUPTED: Final = "interrupted"
 """The error type of an answer that the end of the process cut off."""
 
 _log = structlog.get_logger("streamengine.autoretry")
+
+
+@dataclass(frozen=True, slots=True)
+class TakenUp:
+    """A workspace after the start looked at it, and what was decided."""
+
+    loaded: Loaded
+    verdict: StartupVerdict
 
 
 @final
@@ -164,15 +173,24 @@ class AutoRetry(Occupant):
         """
         return self._recover()
 
+    def take_up(self, workspace_id: str) -> Effect[TakenUp, HistoryError]:
+        """Put one workspace in order, in the place of the history's load, and take up what the last
+        process left interrupted there.
+        """
+        return self._take_up(workspace_id)
+
     @fb.effect(raises=HistoryError)
     async def _recover(self) -> Mapping[str, StartupVerdict]:
         verdicts: dict[str, StartupVerdict] = {}
         for workspace_id in await self._history.workspaces():
             try:
-                verdicts[workspace_id] = await self._take_up(workspace_id)
+                taken = await self._take_up(workspace_id)
             except HistoryError as error:
                 _log.warning("recovery", workspaceId=workspace_id, problem=str(error))
                 self._take_up_later(workspace_id)
+            else:
+                _log_report(workspace_id, taken.loaded)
+                verdicts[workspace_id] = taken.verdict
         return verdicts
 
     def _take_up_later(self, workspace_id: str) -> None:
@@ -195,18 +213,18 @@ class AutoRetry(Occupant):
         self._scope.fork(work).set_name(f"recovery of {workspace_id}")
 
     @fb.effect(raises=HistoryError)
-    async def _take_up(self, workspace_id: str) -> StartupVerdict:
+    async def _take_up(self, workspace_id: str) -> TakenUp:
         # Before the load, which drops a partial that is nothing but an unanswered question (P7).
         partial = await self._history.read_partial(workspace_id)
         loaded = await self._history.load(workspace_id)
-        _log_report(workspace_id, loaded)
         note = await self._history.read_note(workspace_id)
         if partial is not None and asks_a_person(partial.parts, self._ask_user_tools):
             note = await self._remember_question(workspace_id, note, partial, loaded)
         if not note.auto_retry:
             self._manager(workspace_id, enabled=False)
         if self._engine.is_streaming(workspace_id) or self._engine.is_starting(workspace_id):
-            return "nothing-interrupted"  # somebody was quicker: it is being answered
+            # Somebody was quicker: it is being answered.
+            return TakenUp(loaded, "nothing-interrupted")
         verdict = startup_verdict(
             loaded.rows,
             note,
@@ -215,7 +233,7 @@ class AutoRetry(Occupant):
         )
         if verdict == "retry":
             self._manager(workspace_id).handle_failure(loaded.rows[-1].id, INTERRUPTED)
-        return verdict
+        return TakenUp(loaded, verdict)
 
     @fb.effect(raises=HistoryError)
     async def _remember_question(

@@ -895,8 +895,10 @@ async def test_an_interrupt_of_the_body_of_await_all_children_waits_for_no_child
 
     @fb.effect
     async def parent() -> None:
-        await Effect.never().on_interrupt(lambda _: say(log, "child")).fork_child(
-            start_immediately=True
+        await (
+            Effect.never()
+            .on_interrupt(lambda _: say(log, "child"))
+            .fork_child(start_immediately=True)
         )
         await Effect.never()
 

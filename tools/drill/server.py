@@ -36,6 +36,7 @@ def main() -> None:
                 auth=False,
                 limits=Limits(streams=int(streams)),
                 supervised=supervised == "yes",
+                auto_retry=False,  # it counts what a start finds, not what it takes up
             )
         )
     )

@@ -94,6 +94,10 @@ def serve_command(
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Ask for no token; on loopback addresses only.")
     ] = False,
+    no_auto_retry: Annotated[
+        bool,
+        typer.Option("--no-auto-retry", help="Leave failed and interrupted answers as they are."),
+    ] = False,
 ) -> None:
     """Serve conversations over HTTP, with a page to read and write them."""
     try:
@@ -105,6 +109,7 @@ def serve_command(
             base_url=base_url,
             auth=not no_auth,
             allowed_hosts=tuple(allow_host or ()),
+            auto_retry=not no_auto_retry,
             step_seconds=step_seconds_of(),
             block_seconds=block_seconds_of(),
         )

@@ -70,6 +70,8 @@ class ServeConfig(BaseModel):
     """For each step of the start."""
     block_seconds: Seconds | None = THRESHOLD_SECONDS
     """How long the event loop may not turn before the log names what holds it. None: no watch."""
+    auto_retry: bool = True
+    """Whether failed answers are tried again, and interrupted ones are taken up at the start."""
     supervised: bool = True
     """False: the streams are not in the app scope. What a shutdown loses then, the drill shows."""
 

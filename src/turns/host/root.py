@@ -19,7 +19,7 @@ from fibers import Runtime
 from fibers.app import AppScope, Shutdown, Startup, StartupStepTimeoutError, occupy
 from fibers.app.shutdown import Step
 from fibers.app.startup import STEP_TIMEOUT_SECONDS
-from streamengine import FileHistory, HistoryError, HistoryStore, Provider, StreamEngine
+from streamengine import AutoRetry, FileHistory, HistoryError, HistoryStore, Provider, StreamEngine
 
 from .config import Limits
 from .errors import HostError
@@ -38,6 +38,8 @@ class Root:
     engine: StreamEngine
     app_scope: AppScope
     runtime: Runtime
+    retries: AutoRetry | None = None
+    """None: failed and interrupted answers stay as they are."""
 
     def shutdown(self, steps: Sequence[Step]) -> Shutdown:
         """The teardown of this root: its app scope first, then ``steps``, then its runtime."""
@@ -58,11 +60,13 @@ class Opening:
         limits: Limits,
         *,
         supervised: bool = True,
+        auto_retry: bool = False,
     ) -> None:
         self._state = state
         self._make_provider = make_provider
         self._limits = limits
         self._supervised = supervised
+        self._auto_retry = auto_retry
         self._history: HistoryStore | None = None
         self._root: Root | None = None
         self.app_scope = AppScope()
@@ -111,12 +115,15 @@ class Opening:
         )
         if self._supervised:
             await occupy(self.app_scope, engine)
-        self._root = Root(self._state, self._history, engine, self.app_scope, self.runtime)
+        retries = AutoRetry(engine, self._history) if self._auto_retry else None
+        if retries is not None:
+            await occupy(self.app_scope, retries)
+        self._root = Root(self._state, self._history, engine, self.app_scope, self.runtime, retries)
 
     @fb.effect(raises=HistoryError)
     async def _recover(self) -> None:
         assert self._history is not None
-        await recover(self._history)
+        await recover(self._history, self.root.retries)
 
 
 @fb.effect(raises=(HostError, HistoryError))
@@ -154,14 +161,21 @@ def _close(provider: Provider) -> None:
 
 
 @fb.effect(raises=HistoryError)
-async def recover(history: HistoryStore) -> None:
+async def recover(history: HistoryStore, retries: AutoRetry | None = None) -> None:
     """Put every workspace in order, and log what a crash had left. Before the first start.
 
-    Fails for a workspace whose rows can't be read: serving without them would seem to lose them.
+    ``retries`` takes up the answers that it had interrupted. Fails for a workspace whose rows can't
+    be read: serving without them would seem to lose them.
     """
     for workspace_id in await history.workspaces():
-        report = (await history.load(workspace_id)).report
         log = _log.bind(workspaceId=workspace_id)
+        if retries is None:
+            report = (await history.load(workspace_id)).report
+        else:
+            taken = await retries.take_up(workspace_id)
+            report = taken.loaded.report
+            if taken.verdict == "retry":
+                log.info("an interrupted answer is taken up again")
         if report.commit is not None:
             log.info(
                 "an interrupted message was found",

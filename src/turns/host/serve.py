@@ -75,7 +75,13 @@ async def _serve_in(
     site = _Site(
         outer,
         config,
-        Opening(state, make_provider, config.limits, supervised=config.supervised),
+        Opening(
+            state,
+            make_provider,
+            config.limits,
+            supervised=config.supervised,
+            auto_retry=config.auto_retry and config.supervised,
+        ),
     )
 
     @fb.effect(raises=(HostError, HistoryError))

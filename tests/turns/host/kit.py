@@ -166,10 +166,12 @@ class Live:
 
 @asynccontextmanager
 async def a_server(
-    state: Path, *, limits: Limits | None = None, auth: bool = True
+    state: Path, *, limits: Limits | None = None, auth: bool = True, auto_retry: bool = False
 ) -> AsyncGenerator[Live]:
     provider = TalkativeProvider()
-    config = ServeConfig(state=state, port=0, auth=auth, limits=limits or Limits())
+    config = ServeConfig(
+        state=state, port=0, auth=auth, limits=limits or Limits(), auto_retry=auto_retry
+    )
     ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
     fiber = fb.run_fork(serve(config, ready.set_result, make_provider=lambda: provider))
     fiber.ignore_failure()
