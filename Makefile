@@ -23,7 +23,7 @@ CODE := $(wildcard src tests tools bench examples docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help announce run test check bench native conformance coverage spec mutation drill chaos flake lock docs clean base dev local
+.PHONY: help announce run test check bench native conformance coverage spec mutation drill chaos crash flake lock docs clean base dev local
 
 help:
 	@echo "run    serve with the local model        test   the whole suite (no model, no network)"
@@ -35,6 +35,7 @@ help:
 	@echo "coverage  branch coverage of src/fibers, with what is missing"
 	@echo "drill  the server, ended in every way   docs   the pages, in build/docs"
 	@echo "chaos  ten thousand seeds of hostile providers, stops, closes and crashes"
+	@echo "crash  processes killed at every step on disk and inside writes"
 	@echo "lock   the lock files, anew              clean  remove all that was built"
 
 # ------------------------------------------------------------------------------- environments
@@ -120,6 +121,9 @@ drill: dev local
 
 chaos: dev
 	@$(BIN)/python -m tools.chaos $(ARGS)
+
+crash: dev
+	@$(BIN)/python -m tools.crash $(ARGS)
 
 flake: dev
 	$(BIN)/python -m tools.flake --runs $(RUNS)

@@ -75,7 +75,8 @@ class Abandoned:
         fiber.ignore_failure()
         exit_ = fiber.poll()
         if exit_ is None:
-            await fb.race_first(fiber.exit(), stream.clock.sleep(STORE_GRACE_SECONDS))
+            # As an exit: the end of the loop takes the racers along, never who waits for them.
+            await fb.race_first(fiber.exit(), stream.clock.sleep(STORE_GRACE_SECONDS)).exit()
             exit_ = fiber.poll()
         if exit_ is None:
             self.add(fiber, f"abandoned {step} of {stream.workspace_id}/{stream.message_id}")

@@ -58,6 +58,7 @@ class Canceller:
             # Nobody who is interrupted, not even the end of the loop, takes the cleanup along.
             fiber = fb.run_fork(cleanup.uninterruptible())
             fiber.set_name(f"abort of {stream.workspace_id}/{stream.message_id}")
+            fiber.add_observer(lambda _exit: self._settle_at_last(stream, wish))
 
     @fb.effect
     async def cancel(self, stream: Stream, wish: StopWish) -> None:
@@ -92,23 +93,34 @@ class Canceller:
         """
         within_grace = self._abandoned.within_grace
         await within_grace("bookkeeping of the abort", stream, self._keep(stream, wish))
-        stream.told = True
-        self._tell_phase(stream, "interrupted")
-        self._events.emit(
-            StreamAbortEvent(
-                **stream.about,
-                abort_reason=wish.reason,
-                abandon_partial=wish.abandon_partial,
-                metadata=stream.metadata(
-                    partial=True,
+        self._end(stream, wish, terminal)
+
+    def _end(self, stream: Stream, wish: StopWish, terminal: Completion) -> None:
+        if not stream.told:
+            stream.told = True
+            self._tell_phase(stream, "interrupted")
+            self._events.emit(
+                StreamAbortEvent(
+                    **stream.about,
                     abort_reason=wish.reason,
-                    duration_ms=stream.duration_ms(),
-                    **stream.usage.metadata,
-                ),
+                    abandon_partial=wish.abandon_partial,
+                    metadata=stream.metadata(
+                        partial=True,
+                        abort_reason=wish.reason,
+                        duration_ms=stream.duration_ms(),
+                        **stream.usage.metadata,
+                    ),
+                )
             )
-        )
         self._forget(stream)
         stream.settle(terminal)
+
+    def _settle_at_last(self, stream: Stream, wish: StopWish) -> None:
+        """Where the cleanup itself broke: whoever waits for the end still gets it (E28)."""
+        if stream.terminal is None:
+            stream.terminal = Completion(status="aborted", abort_reason=wish.reason)
+        if stream.terminal.status == "aborted":
+            self._end(stream, wish, stream.terminal)
 
     @fb.effect
     async def _keep(self, stream: Stream, wish: StopWish) -> None:

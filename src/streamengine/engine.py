@@ -196,10 +196,18 @@ class StreamEngine(Occupant):
             processing = self._work.fork(work)
             processing.set_name(f"pump of {stream.workspace_id}/{stream.message_id}")
             stream.processing = processing
-            # Nobody here interrupts it, but the end of the loop does, perhaps before it began.
-            processing.add_observer(lambda _exit: self._canceller.begin(stream, SYSTEM))
+            processing.add_observer(lambda _exit: self._pump_is_over(stream))
 
         return launch
+
+    def _pump_is_over(self, stream: Stream) -> None:
+        """Nobody here interrupts a pump, but the end of the loop does, perhaps before it began or
+        in the middle of its finish: whatever it left undone is a stop, or to be settled.
+        """
+        self._canceller.begin(stream, SYSTEM)
+        if stream.stop is None and stream.terminal is not None:
+            self._forget(stream)
+            stream.settle(stream.terminal)
 
     @fb.effect
     async def _finish(self, stream: Stream, pump: Pump) -> None:

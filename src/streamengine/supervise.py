@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Final, final
 
 import structlog
-from returns.maybe import Nothing
 
 import fibers as fb
 from fibers import Scope
@@ -101,9 +100,11 @@ class Supervision:
         named in the dump, warned of once, and nobody but the app scope's close waits for it.
         """
         closing = fb.run_fork(scope.close(reason="stream ended"))
-        ended = await closing.exit().timeout_option(PROVIDER_GRACE_SECONDS)
-        if ended != Nothing:
-            exit_ = ended.unwrap()
+        # As an exit: the end of the loop takes the racers of a timeout along, and this wait is not
+        # to fail for it. What is still closing then is abandoned at once.
+        waited = await closing.exit().timeout_option(PROVIDER_GRACE_SECONDS).exit()
+        exit_ = closing.poll()
+        if exit_ is not None:
             if isinstance(exit_, fb.Failure):
                 _log.warning(
                     "a resource of a stream failed to close",
@@ -112,6 +113,8 @@ class Supervision:
                     error=str(exit_.failure().squash()),
                 )
             return
+        if isinstance(waited, fb.Failure):
+            _log.debug("the loop ends", error=str(waited.failure()))
         self._abandoned.add(closing, f"abandoned provider of {workspace_id}/{message_id}")
         _log.warning(
             "provider ignores its abort: abandoned, it is still named in the dump",
