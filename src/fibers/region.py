@@ -34,7 +34,7 @@ def _set(fiber: FiberCore, mask: int, face: InnerTask) -> None:
     fiber._mask = mask
     if fiber._face is not face:
         fiber._face = face
-        hooks.swap_current(fiber._queue.loop, face)
+        hooks.make_current(fiber._queue.loop, face)
     if fiber._rare.asked:
         fiber._attn = True
 

@@ -76,7 +76,7 @@ async def test_a_task_of_ones_own_can_be_registered() -> None:
 
 if sys.version_info >= (3, 14):
 
-    @pins("_swap_current_task", by="loop/hooks.py, swap_current")
+    @pins("_swap_current_task", by="loop/hooks.py, current_tasks")
     async def test_the_current_task_can_be_swapped() -> None:
         """For any object, nested, and back; it gives the one before."""
         loop, me, other = asyncio.get_running_loop(), asyncio.current_task(), object()
@@ -88,7 +88,7 @@ if sys.version_info >= (3, 14):
 
 else:
 
-    @pins("_current_tasks", by="loop/hooks.py, swap_current; _speed.c, put_current")
+    @pins("_current_tasks", by="loop/hooks.py, current_tasks; _speed.c, put_current")
     async def test_the_current_task_can_be_set_in_the_dict_that_asyncio_reads() -> None:
         """The C code of asyncio shares it with Python."""
         loop, me, other = asyncio.get_running_loop(), asyncio.current_task(), object()

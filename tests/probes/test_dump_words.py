@@ -33,6 +33,8 @@ from fibers import (
 from fibers.clock import LIVE_CLOCK
 from fibers.dump import chain, describe
 from fibers.dump.tree import look_at
+from fibers.loop import protocol
+from fibers.ops import wait
 from tests.probes.kit_f import new_gate, turns
 
 if TYPE_CHECKING:
@@ -69,8 +71,10 @@ def full_queue() -> Queue[int]:
         (lambda: Latch().await_(), "<Latch closed, 1 waiting>"),
         (lambda: full_queue().offer(1), "room in <Queue"),
         (lambda: Effect.promise(lambda: asyncio.get_running_loop().create_future()), "a future"),
+        (lambda: Effect.never().timeout(60), "timeout around #"),
+        (lambda: fb.race_all([Effect.never(), fb.sleep(60)]), "race of #"),
     ],
-    ids=["sleep", "callback", "deferred", "latch", "queue", "future"],
+    ids=["sleep", "callback", "deferred", "latch", "queue", "future", "timeout", "race"],
 )
 async def test_a_wait_is_named(make: Callable[[], Effect[Any, Any]], words: str) -> None:
     """So that a dump tells a lock from a socket."""
@@ -171,8 +175,10 @@ def test_reasons_and_causes_show_what_they_hold() -> None:
         (Deferred[int](), "<Deferred pending, 0 waiting>"),
         (Latch(open=True), "<Latch open, 0 waiting>"),
         (SubscriptionRef(5), "<SubscriptionRef 5>"),
+        (protocol.NEXT, "NEXT"),
+        (wait.MINE, "<the interrupting fiber>"),
     ],
-    ids=["clock", "tag", "layer", "no layer", "deferred", "latch", "ref"],
+    ids=["clock", "tag", "layer", "no layer", "deferred", "latch", "ref", "signal", "default of by"],
 )
 def test_an_object_says_what_it_is(thing: object, words: str) -> None:
     """In one line, for logs and debuggers."""

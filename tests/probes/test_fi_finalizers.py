@@ -799,3 +799,12 @@ async def test_on_error_is_not_called_for_a_success(rt: fb.Runtime) -> None:
 
     assert value == 1
     assert log == []
+
+
+@pytest.mark.spec("FI4", "FI3")
+async def test_a_finalizer_that_dies_of_the_very_error_adds_nothing(rt: fb.Runtime) -> None:
+    """The Fail becomes a Die, and the two are equal."""
+    boom = Boom("boom")
+    exit = await rt.run(Effect.fail(boom).ensuring(Effect.die(boom)).exit())
+
+    assert exit == failed(Die(boom))

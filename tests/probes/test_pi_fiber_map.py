@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -485,3 +487,32 @@ async def test_a_fiber_that_has_ended_can_be_set_and_leaves_nothing(
 
     assert (left is None) == (not wanted)
     assert slot.get() == (Nothing if wanted else Some(there))
+
+
+@pytest.mark.spec("PI9", "AT16")
+async def test_a_fiber_of_another_loop_that_is_replaced_is_interrupted_there(
+    rt: fb.Runtime, slot: Slot
+) -> None:
+    """In its own thread, by -1 like any other."""
+    there, over = list[Fiber[None, Any]](), threading.Event()
+    threads = list[int]()
+
+    def elsewhere() -> None:
+        async def main() -> None:
+            note = Effect.sync(lambda: threads.append(threading.get_ident()))
+            there.append(fb.run_fork(Effect.never().ensuring(note)))
+            over.set()
+            await there[0].exit()
+
+        asyncio.run(main())
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    await asyncio.to_thread(over.wait)
+    await rt.run(slot.set(there[0]))
+    own = await rt.run(slot.run(Effect.never()))
+    await asyncio.to_thread(thread.join)
+
+    assert threads == [thread.ident]
+    assert there[0].poll() == interrupted(-1, reason="replaced")
+    assert slot.get() == Some(own)

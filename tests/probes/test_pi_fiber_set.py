@@ -591,3 +591,21 @@ async def test_a_set_says_whether_a_fiber_is_in_it(rt: fb.Runtime, members: Fibe
 
     assert before == (True, False)
     assert fiber not in members
+
+
+@pytest.mark.spec("PI7", "PD8", "SO6")
+async def test_a_member_that_closes_its_set_and_fails_after_that_is_reported_at_once(
+    rt: fb.Runtime, clock: TestClock
+) -> None:
+    """Its owner has ended by then, so nobody will look."""
+    scope = Scope()
+    fibers: FiberSet = await make_in(rt, scope, FiberSet.make())
+    defect = Defect("late")
+    late = chain(fb.sleep(1), scope.close(), fb.sleep(1), Effect.die(defect))
+    with unhandled_failures() as seen:
+        fiber = await rt.run(fibers.run(late))
+        await pass_time(rt, clock)
+        at_once = [cause for _, cause in seen]
+
+    assert at_once == [fb.Cause([Die(defect)])]
+    assert fiber.done()

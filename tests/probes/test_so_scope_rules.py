@@ -895,3 +895,22 @@ async def test_a_timeout_on_the_join_of_a_closer_leaves_it_closing(
 
     assert outcome == Success(Nothing)
     assert log == ["start2", "closer PENDING", "end2", "1"]
+
+
+@pytest.mark.spec("SO6", "FL10")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_member_that_joins_the_closer_among_others_is_not_awaited(
+    rt: fb.Runtime, clock: TestClock, strategy: Strategy
+) -> None:
+    """join_all waits for each of them."""
+    log: list[str] = []
+    scope = Scope(strategy)
+    closer = await rt.run(fb.sleep(1).flat_map(lambda _: closing(scope, log)).fork_detach())
+    other = await rt.run(fb.sleep(2).fork_detach())
+    joining = fb.Fiber.join_all([other, closer]).flat_map(lambda _: say(log, "joined"))
+
+    fiber = await rt.run(joining.uninterruptible().fork_in(scope, start_immediately=True))
+    await pass_time(rt, clock)
+
+    assert log == ["close returned", "joined"]
+    assert fiber.poll() == interrupted(closer.id, reason="scope closed")

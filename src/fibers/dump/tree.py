@@ -25,7 +25,6 @@ from fibers.loop.run_loop import FiberCore
 from fibers.loop.states import ENDED, NEW, RUNNING, STATE_NAMES
 from fibers.ops.body import FutureWait
 from fibers.ops.group import _Group
-from fibers.ops.wait import JoinWait
 
 if TYPE_CHECKING:
     from fibers.fiber import Fiber
@@ -370,8 +369,6 @@ def _wait_of(fiber: FiberCore) -> tuple[str | None, list[str]]:
     if wait is None:
         return None, []
     try:
-        if isinstance(wait, JoinWait):
-            return f"{'exit' if wait.as_exit else 'join'} of #{wait.target.id}", []
         if isinstance(wait, FutureWait):
             return chain.future_text(wait.future), chain.behind(wait.future)
         if isinstance(wait, Wait):

@@ -81,13 +81,6 @@ if sys.version_info >= (3, 14):
     current_tasks: Any = _CurrentTasks()
     """To make a task current in a loop, at the least cost; a loop without one has no entry."""
 
-    def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
-        """Make ``task`` current in ``loop`` (None: in this thread); gives the one before."""
-        if loop is None:
-            before, this_thread.task = this_thread.task, task
-            return before
-        return _swap(loop, task)
-
 else:
     # 3.12 and 3.13 have the function of 3.14 as well: it reads and writes this very dict.
     current_tasks: dict[Any, Any] = cast("Any", _tasks)._current_tasks
@@ -95,17 +88,13 @@ else:
     task_in: Callable[[Any], Any] = current_tasks.get
     """The current task of a loop; None for no loop."""
 
-    def swap_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> Any:
-        """Make ``task`` current in ``loop`` (None: in this thread); gives the one before."""
-        if loop is None:
-            before, this_thread.task = this_thread.task, task
-            return before
-        before = current_tasks.get(loop)
-        if task is None:
-            current_tasks.pop(loop, None)
-        else:
-            current_tasks[loop] = task
-        return before
+
+def make_current(loop: asyncio.AbstractEventLoop | None, task: Any) -> None:
+    """Make ``task`` current in ``loop`` (None: in this thread)."""
+    if loop is None:
+        this_thread.task = task
+    else:
+        current_tasks[loop] = task
 
 
 def offline_task() -> Any:

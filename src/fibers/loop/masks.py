@@ -31,7 +31,7 @@ class MaskEnd(Frame):
         face = fiber._face
         if face is not self.face:
             fiber._face = self.face
-            hooks.swap_current(fiber._queue.loop, self.face)
+            hooks.make_current(fiber._queue.loop, self.face)
             face._part(fiber)
         if fiber._rare.asked:
             fiber._attn = True

@@ -114,7 +114,8 @@ class Wait:
         return ()
 
     def _label(self) -> str:
-        return type(self).__name__
+        """What is waited for, in a few words for dumps."""
+        raise NotImplementedError
 
 
 def outcome_of(fiber: FiberCore, given: Any) -> Any:

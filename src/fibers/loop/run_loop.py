@@ -60,7 +60,7 @@ class FiberCore(WithBodies):
         queue = self._queue
         loop = queue.loop
         before: Any
-        # hooks.swap_current in place, here and in run_ready: a step may be as short as the call.
+        # hooks.make_current in place, here and in run_ready: a step may be as short as the call.
         if loop is None:
             before = this_thread.task
             this_thread.task = self._face
@@ -109,7 +109,7 @@ class FiberCore(WithBodies):
                     fiber = waiting.pop()
                 else:
                     return
-                hooks.swap_current(loop, fiber._face)
+                hooks.make_current(loop, fiber._face)
                 try:
                     if here and fiber is self:
                         signal = fiber._run()

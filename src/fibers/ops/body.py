@@ -29,7 +29,7 @@ def enter_body(fiber: FiberCore, coro: Any) -> None:
         coro = _wrapped(coro)
     if fiber._face._depth != fiber._mask:
         fiber._face = InnerTask(fiber, fiber._mask)
-        hooks.swap_current(fiber._queue.loop, fiber._face)
+        hooks.make_current(fiber._queue.loop, fiber._face)
     fiber._stack.append(coro)
 
 
@@ -125,9 +125,6 @@ class FutureWait(Wait):
 
     def _waits_for(self) -> Iterable[Any]:
         return (self.future,)
-
-    def _label(self) -> str:
-        return f"promise of {self.future!r}"
 
 
 def _retrieve(future: Any) -> None:

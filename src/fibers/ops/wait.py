@@ -198,7 +198,7 @@ class JoinWait(_JoinBase, Node, Wait, Observer):
         return (self.target,)
 
     def _label(self) -> str:
-        return f"{'exit' if self.as_exit else 'join'} of {self.target!r}"
+        return f"{'exit' if self.as_exit else 'join'} of #{self.target.id}"
 
 
 hand_over(JoinWait=JoinWait)
