@@ -178,7 +178,17 @@ def test_reasons_and_causes_show_what_they_hold() -> None:
         (protocol.NEXT, "NEXT"),
         (wait.MINE, "<the interrupting fiber>"),
     ],
-    ids=["clock", "tag", "layer", "no layer", "deferred", "latch", "ref", "signal", "default of by"],
+    ids=[
+        "clock",
+        "tag",
+        "layer",
+        "no layer",
+        "deferred",
+        "latch",
+        "ref",
+        "signal",
+        "default of by",
+    ],
 )
 def test_an_object_says_what_it_is(thing: object, words: str) -> None:
     """In one line, for logs and debuggers."""

@@ -841,17 +841,17 @@ async def test_how_a_future_ends_after_its_signal_was_aborted_is_nobodys_busines
     told = list[object]()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: told.append(context["message"]))
-    gate: asyncio.Future[None] = loop.create_future()
+    gates: list[asyncio.Future[None]] = [loop.create_future()]
     try:
-        fiber = fb.run_fork(Effect.promise(lambda _signal: gate, signal=True))
+        fiber = fb.run_fork(Effect.promise(lambda _signal: gates[0], signal=True))
         fiber.interrupt_unsafe(by=7)
         if how == "cancelled":
-            gate.cancel()
+            gates[0].cancel()
         else:
-            gate.set_exception(Boom())
+            gates[0].set_exception(Boom())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        del gate
+        gates.clear()
         gc.collect()
     finally:
         loop.set_exception_handler(None)

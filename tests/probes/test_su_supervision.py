@@ -916,8 +916,8 @@ async def test_two_children_that_failed_unseen_are_both_reported_when_the_parent
     first, second = Defect("first"), Defect("second")
 
     async def parent() -> None:
-        for error in (first, second):
-            kept.append(await Effect.die(error).fork_child(start_immediately=True))
+        kept.append(await Effect.die(first).fork_child(start_immediately=True))
+        kept.append(await Effect.die(second).fork_child(start_immediately=True))
         await Effect.yield_now()
 
     with unhandled_failures() as seen:

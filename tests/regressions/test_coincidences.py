@@ -317,7 +317,7 @@ def in_a_thread(f: Callable[[], A]) -> A:
 async def test_a_fiber_whose_loop_is_gone_can_be_ended_from_another(
     leave: Callable[[Effect[Any, Any]], fb.Fiber[Any, Any]], ask: Any
 ) -> None:
-    """Nobody drains its queue any more, so it unwinds where it is interrupted, as by a plain call."""
+    """Nobody drains its queue any more: it unwinds where it is interrupted, as by a plain call."""
     log: list[str] = []
     ends = Effect.sync(lambda: log.append("finalized"))
     fiber = in_a_thread(lambda: leave(Effect.never().ensuring(ends)))
