@@ -1170,7 +1170,7 @@ async def test_something_that_is_no_loop_is_refused() -> None:
     """As by a task of asyncio's, and the task that was not made has nothing to say when it goes."""
     coro = turns(1)
     with pytest.raises(AttributeError, match="get_debug"):
-        fb.task_factory(scope=Scope())(SimpleNamespace(), coro)  # type: ignore[arg-type]
+        fb.task_factory(scope=Scope())(SimpleNamespace(), coro)
     coro.close()
     gc.collect()
 
