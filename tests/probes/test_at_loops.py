@@ -391,7 +391,9 @@ def test_the_debug_mode_changes_nothing(kind: str, caplog: pytest.LogCaptureFixt
 def test_a_step_that_blocks_the_loop_is_warned_of(
     kind: str, woken_by: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """asyncio's slow callback warning: how long it took, and that it was a fiber's."""
+    """asyncio's slow callback warning: how long it took, and that it was a fiber's. (On a machine
+    under load others may be slow too.)
+    """
     blocking: dict[str, Callable[[], Awaitable[object]]] = {
         "the queue": Effect.yield_now,
         "a future": lambda: asyncio.sleep(0.001),
@@ -409,9 +411,9 @@ def test_a_step_that_blocks_the_loop_is_warned_of(
     with caplog.at_level(logging.WARNING, "asyncio"):
         run_on(kind, main(), debug=True)
 
-    (slow,) = [r.getMessage() for r in caplog.records if "took" in r.getMessage()]
-    assert slow.startswith("Executing <")
-    assert "_drain" in slow or "_future_done" in slow
+    slow = [r.getMessage() for r in caplog.records if "took" in r.getMessage()]
+    assert all(said.startswith("Executing <") for said in slow)
+    assert any("_drain" in said or "_future_done" in said for said in slow)
 
 
 @pytest.mark.spec("AT20")

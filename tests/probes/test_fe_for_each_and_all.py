@@ -763,7 +763,7 @@ async def test_discard_keeps_no_value_of_a_worker() -> None:
         done = Effect.sync(lambda: log.append(item)).map(lambda _: item)
         return Effect.succeed(item) if item == 0 else Effect.yield_now().flat_map(lambda _: done)
 
-    given = await fb.for_each(range(4), work, concurrency="unbounded", discard=True)
+    exit = await fb.for_each(range(4), work, concurrency="unbounded", discard=True).exit()
 
-    assert given is None
+    assert exit == Success(None)
     assert log == [1, 2, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import gc
 import logging
 import sys
@@ -173,12 +174,12 @@ def test_of_two_fatal_errors_the_first_leaves_the_run() -> None:
     """Once: the other finds the root closing."""
     first, second = SystemExit(1), SystemExit(2)
 
-    async def leave(error: BaseException) -> None:
+    def leave(error: BaseException) -> Never:
         raise error
 
     async def main() -> None:
         for error in (first, second):
-            fb.run_fork(Effect.promise(lambda error=error: leave(error))).ignore_failure()
+            fb.run_fork(Effect.sync(functools.partial(leave, error))).ignore_failure()
         await Effect.never()
 
     with pytest.raises(SystemExit) as raised:
@@ -577,7 +578,7 @@ async def test_a_region_and_its_restore_left_open_leave_the_caller_its_task() ->
         stack.enter_context(restore())
 
     async def body() -> tuple[type, bool, bool]:
-        before = me()
+        before: Any = me()
         (reason,) = cause_of(await Effect.promise(forgets).exit()).reasons
         assert isinstance(reason, Die)
         await Effect.yield_now()
