@@ -590,7 +590,8 @@ async def a_future_of_another_make(log: Log) -> None:
 
         def __await__(self) -> Any:
             self._asyncio_future_blocking = True
-            return (yield self)
+            sent: Any = yield self
+            return sent
 
         def open(self) -> None:
             while self.callbacks:

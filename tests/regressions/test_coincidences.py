@@ -279,7 +279,11 @@ async def test_a_log_that_can_say_nothing_at_the_end_of_a_fiber_is_told_of_once(
 
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: told.append(context["exception"]))
-    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.exc_value))
+
+    def hear(what: Any) -> None:
+        told.append(what.exc_value)
+
+    monkeypatch.setattr(sys, "unraisablehook", hear)
     try:
         with log_that_breaks(Full()):
             fiber = fork_with_a_bad_observer()
