@@ -214,7 +214,8 @@ class Pump:
                 if self._is_aborted() or not self._may_forget_previous(exc):
                     raise
                 _log.info("answered anew without the previous response", error=text_of(exc))
-                self._ask(previous_response_id=None)
+                so_far = fold_parts([*self._said_before, *self._said()])
+                self._ask(previous_response_id=None, so_far=so_far)
                 continue
             whole = await self._after_call()
             if whole is not None or self._is_aborted():

@@ -1,0 +1,233 @@
+"""Whatever fails or hangs while a stream is stopped: the abort is told, the completion settles."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from fibers.app import AppScope
+from streamengine import EngineOptions, Event
+from streamengine.model import StreamAbortEvent, ToolCall
+
+from .conftest import MakeDesk
+from .kit import TEXT_END, WHOLE, WORKSPACE, Desk, Line, Method, text, tokens
+
+pytestmark = pytest.mark.lifecycle
+
+STORE_GRACE_SECONDS = 5.0
+
+STEPS: list[Method] = [
+    "append_partial",
+    "write_partial",
+    "commit_partial",
+    "record_usage",
+    "read_note",
+    "write_note",
+    "release",
+]
+
+
+async def _speaking(make: MakeDesk, line: Line) -> Desk:
+    """A stream that has said something, used something, and has an open tool call."""
+    d = make(line, WHOLE)
+    await d.start()
+    line.give(text("half"), tokens(7), ToolCall(tool_call_id="c", tool_name="t"))
+    await d.idle()
+    return d
+
+
+async def _stop(d: Desk, line: Line, how: str) -> None:
+    """Stopped at once, or at the end of the block."""
+    if how == "hard":
+        await d.stop()
+    else:
+        await d.stop(soft=True)
+        line.give(TEXT_END)
+        await d.idle()
+
+
+def _check_told(d: Desk) -> None:
+    assert [e.type for e in d.tape.terminals] == ["stream-abort"]
+    assert not d.engine.is_streaming(WORKSPACE)
+    assert d.engine.describe()["streams"] == []
+
+
+@pytest.mark.spec("E28")
+@pytest.mark.parametrize("how", ["hard", "soft"])
+@pytest.mark.parametrize("error", ["of its kind", "a defect"])
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_step_that_fails_keeps_nobody_waiting(
+    desk: MakeDesk, step: Method, error: str, how: str
+) -> None:
+    line = Line()
+    d = await _speaking(desk, line)
+    if error == "a defect":
+        d.history.fail(step, RuntimeError("a fault of the store"))
+    else:
+        d.history.fail(step)
+
+    await _stop(d, line, how)
+
+    _check_told(d)
+    d.history.mend()
+    assert (await d.whole("next")).status == "completed"
+    assert d.disk.answers() == ["half", "Hello there"]
+
+
+@pytest.mark.spec("E28")
+@pytest.mark.parametrize("how", ["hard", "soft"])
+@pytest.mark.parametrize("step", ["delete_partial", "record_usage"])
+async def test_a_step_that_fails_for_an_abandoned_answer_keeps_nobody_waiting(
+    desk: MakeDesk, step: Method, how: str
+) -> None:
+    line = Line()
+    d = await _speaking(desk, line)
+    d.history.fail(step)
+
+    if how == "hard":
+        await d.stop(abandon_partial=True)
+    else:
+        await d.stop(soft=True, abandon_partial=True)
+        line.give(TEXT_END)
+        await d.idle()
+
+    _check_told(d)
+
+
+@pytest.mark.spec("E28")
+@pytest.mark.parametrize("how", ["hard", "soft"])
+async def test_an_observer_that_raises_at_the_abort_keeps_nobody_waiting(
+    desk: MakeDesk, how: str
+) -> None:
+    line = Line()
+    d = await _speaking(desk, line)
+
+    def fail(event: Event) -> None:
+        if isinstance(event, StreamAbortEvent):
+            raise RuntimeError("an observer's fault")
+
+    d.engine.events.subscribe(fail)
+
+    await _stop(d, line, how)
+
+    _check_told(d)
+
+
+@pytest.mark.spec("E28")
+@pytest.mark.parametrize("how", ["hard", "soft"])
+async def test_a_tokenizer_that_fails_keeps_nobody_waiting(desk: MakeDesk, how: str) -> None:
+    def count(said: str) -> int:
+        raise RuntimeError(f"cannot count {said}")
+
+    line = Line()
+    d = desk(line, options=EngineOptions(load_tokenizer=lambda _model: count))
+    await d.start(model="m")
+    line.give(text("half"))
+    await d.idle()
+
+    await _stop(d, line, how)
+
+    _check_told(d)
+    assert d.disk.answers() == ["half"]
+
+
+# ---- a store that hangs
+
+
+@pytest.mark.spec("R23")
+@pytest.mark.parametrize("step", [step for step in STEPS if step != "write_partial"])
+async def test_a_store_that_hangs_holds_up_a_stop_for_its_grace_at_most(
+    desk: MakeDesk, step: Method
+) -> None:
+    line = Line()
+    d = await _speaking(desk, line)
+    if step == "record_usage":
+        # It is asked only for what has no row.
+        d.history.fail("append_partial")
+    gate = d.history.hold(step)
+    with capture_logs() as logs:
+        stopping = d.rt.run_fork(d.stopping())
+        await d.pass_time(STORE_GRACE_SECONDS)
+        if stopping.poll() is None:
+            # The flush before the abort has a grace of its own.
+            await d.pass_time(STORE_GRACE_SECONDS)
+
+    assert gate.begun.is_set()
+    assert stopping.poll() is not None
+    _check_told(d)
+    named = d.engine.describe()["abandoned"]
+    assert isinstance(named, list)
+    assert len(named) >= 1
+    assert any("the stop goes on without it" in log["event"] for log in logs)
+
+    gate.go.set()
+    await d.idle()
+    assert d.engine.describe()["abandoned"] == []
+    assert d.disk.answers() == ["half"]
+
+
+@pytest.mark.spec("R23", "E1")
+async def test_a_final_row_that_hangs_holds_up_a_stop_for_its_grace_at_most(
+    desk: MakeDesk,
+) -> None:
+    """The abort is told; when the row is written after all, no second terminal comes."""
+    d = desk(WHOLE)
+    gate = d.history.hold("finalize")
+    handle = await d.start()
+    await d.idle()
+    assert gate.begun.is_set()
+    stopping = d.rt.run_fork(d.stopping())
+
+    await d.pass_time(2 * STORE_GRACE_SECONDS)
+
+    assert stopping.poll() is not None
+    assert (await d.done(handle)).status == "aborted"
+    gate.go.set()
+    await d.idle()
+    assert [e.type for e in d.tape.terminals] == ["stream-abort"]
+    assert d.engine.describe()["abandoned"] == []
+
+
+@pytest.mark.spec("R23")
+@pytest.mark.parametrize("step", ["read", "append_user", "reserve"])
+async def test_a_start_that_hangs_in_the_store_holds_up_a_stop_for_its_grace_at_most(
+    desk: MakeDesk, step: Method
+) -> None:
+    d = desk(WHOLE)
+    gate = d.history.hold(step)
+    starting = d.rt.run_fork(d.starting())
+    await d.idle()
+    assert d.engine.is_starting(WORKSPACE)
+    stopping = d.rt.run_fork(d.stopping())
+    await d.pass_time(STORE_GRACE_SECONDS - 0.01)
+    assert stopping.poll() is None
+
+    await d.pass_time(0.01)
+
+    assert stopping.poll() is not None
+    gate.go.set()
+    await d.idle()
+    exit_ = starting.poll()
+    assert exit_ is not None
+    assert (await d.done(exit_.unwrap())).abort_reason == "user"
+    assert d.tape.events == []
+
+
+async def test_the_close_of_the_app_waits_for_a_store_that_comes_back(desk: MakeDesk) -> None:
+    """Within the close's own bound: the row of the abort is durable then."""
+    app = AppScope()
+    line = Line()
+    d = desk(line, scope=app)
+    await d.start()
+    line.give(text("half"))
+    await d.idle()
+    gate = d.history.hold("commit_partial")
+    closing = d.rt.run_fork(app.close())
+    await d.pass_time(1)
+    assert closing.poll() is None
+
+    gate.go.set()
+    await d.idle()
+
+    assert closing.poll() is not None
+    assert d.disk.answers() == ["half"]
