@@ -1,0 +1,248 @@
+"""What is particular to a history in a database: its tables, its lock, its faults."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fibers as fb
+from streamengine.history import StateDirLocked
+from streamengine.model import HistoryError
+
+from .backends import WORKSPACE, Databases, Kind
+from .backends import backend as make_backend
+from .kit import assistant, user
+
+pytest.importorskip("sqlalchemy", reason="the extra `sql` is not installed: NOTHING of it was run")
+
+from sqlalchemy import Connection, text
+
+from streamengine.history.sql import SqlHistory, schema
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def database(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Databases]:
+    """An empty database of each kind."""
+    kind: Kind = request.param
+    sockets = request.getfixturevalue("postgres") if kind == "postgresql" else None
+    async with make_backend(kind, tmp_path, monkeypatch, sockets) as place:
+        assert isinstance(place, Databases)
+        yield place
+
+
+@fb.effect(raises=HistoryError)
+async def version(url: str) -> int:
+    history = SqlHistory(url)
+    try:
+        return await history.migrate()
+    finally:
+        await history.close()
+
+
+# ---- tables
+
+
+async def test_tables_are_made_once(database: Databases) -> None:
+    now = len(schema.MIGRATIONS)
+
+    assert [await version(database.url) for _ in range(3)] == [0, now, now]
+
+
+async def test_tables_of_a_newer_version_are_refused_and_untouched(database: Databases) -> None:
+    await version(database.url)
+    await database._do("UPDATE history_schema SET version = 99")
+
+    with pytest.raises(HistoryError) as caught:
+        await version(database.url)
+
+    assert caught.value.kind == "newer_version"
+    assert "99" in caught.value.message
+    assert caught.value.way_out
+    assert await database._do("SELECT version FROM history_schema") == [(99,)]
+
+
+async def test_tables_of_an_older_version_are_brought_to_this_one_with_their_rows(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await database.history()
+    kept = await old.append_user(WORKSPACE, user("u1"))
+
+    def add_a_column(connection: Connection) -> None:
+        connection.execute(text("ALTER TABLE history_notes ADD COLUMN mood TEXT"))
+
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, add_a_column])
+    assert await version(database.url) == len(schema.MIGRATIONS) - 1
+    assert await version(database.url) == len(schema.MIGRATIONS)
+
+    assert await database._do("SELECT mood FROM history_notes") == []
+    assert await (await database.history()).read(WORKSPACE) == [kept.row]
+
+
+async def test_a_migration_that_fails_leaves_the_version_and_no_half(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await version(database.url)
+
+    def fail(connection: Connection) -> None:
+        connection.execute(text("ALTER TABLE history_notes ADD COLUMN mood TEXT"))
+        connection.execute(text("SELECT * FROM no_such_table"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, fail])
+        with pytest.raises(HistoryError):
+            await version(database.url)
+
+    assert await version(database.url) == len(schema.MIGRATIONS)
+    await database._do("ALTER TABLE history_notes ADD COLUMN mood TEXT")
+
+
+# ---- one process a database
+
+
+async def test_a_second_user_is_refused_by_name_until_the_first_is_gone(
+    database: Databases,
+) -> None:
+    scope = fb.Scope()
+    await scope.provide(SqlHistory.open(database.url))
+
+    with pytest.raises(StateDirLocked) as caught:
+        await fb.scoped(SqlHistory.open(database.url))
+
+    assert caught.value.holder is not None
+    assert caught.value.holder.pid == os.getpid()
+    assert str(os.getpid()) in str(caught.value)
+    assert "database" in caught.value.way_out
+    await scope.close()
+    await fb.scoped(SqlHistory.open(database.url))
+
+
+async def test_the_lock_goes_with_a_process_that_is_killed(database: Databases) -> None:
+    program = f"""
+import asyncio, os, signal
+import fibers as fb
+from streamengine.history.sql import SqlHistory
+
+@fb.effect
+async def hold():
+    await SqlHistory.open({database.url!r})
+    print(os.getpid(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(fb.Runtime().run(fb.scoped(hold())))
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
+    )
+    told, _ = await process.communicate()
+
+    assert told.strip().isdigit()
+    assert process.returncode == -signal.SIGKILL
+    await fb.scoped(SqlHistory.open(database.url))
+
+
+# ---- what else goes wrong
+
+
+@pytest.mark.parametrize("url", ["", "mysql://root:secret@host/db", "no url", "/tmp/secret.db"])
+async def test_a_url_of_something_else_is_refused_without_telling_it(url: str) -> None:
+    with pytest.raises(HistoryError) as caught:
+        SqlHistory(url)
+
+    assert "secret" not in str(caught.value)
+    assert "sqlite:" in caught.value.way_out
+
+
+async def test_a_password_is_in_no_error() -> None:
+    history = SqlHistory("postgresql://someone:secret@127.0.0.1:1/none")
+
+    with pytest.raises(HistoryError) as caught:
+        await history.read(WORKSPACE)
+
+    assert caught.value.kind == "io"
+    assert "127.0.0.1" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    await history.close()
+
+
+async def test_a_file_that_is_no_database_is_told_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    path.write_text("a letter, " * 100)
+    history = SqlHistory(f"sqlite:///{path}")
+
+    with pytest.raises(HistoryError) as caught:
+        await history.migrate()
+    await history.close()
+
+    assert str(path) in str(caught.value)
+    assert path.read_text() == "a letter, " * 100
+
+
+async def test_a_database_file_is_for_its_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "history.db"
+
+    assert await version(f"sqlite:///{path}") == 0
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+async def test_a_full_disk_is_told_as_such_and_nothing_is_lost(tmp_path: Path) -> None:
+    history = SqlHistory(f"sqlite:///{tmp_path}/history.db")
+    await history.migrate()
+    await history.append_user(WORKSPACE, user("u1"))
+    # As if the disk ended here.
+    async with history._database.transaction(durable=False) as db:
+        await db.exec_driver_sql("PRAGMA max_page_count=1")
+
+    with pytest.raises(HistoryError) as caught:
+        await history.append_user(WORKSPACE, user("u2", "x" * 1_000_000))
+
+    assert caught.value.kind == "disk_full"
+    assert [row.id for row in await history.read(WORKSPACE)] == ["u1"]
+    await history.close()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+async def test_a_server_that_cut_its_connections_is_used_again(database: Databases) -> None:
+    history = await database.history()
+    sequence = await history.reserve(WORKSPACE, "a1")
+    await history.write_partial(WORKSPACE, assistant("a1", "one", historySequence=sequence))
+    await database._do(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE pid <> pg_backend_pid() AND usename = current_user"
+    )
+
+    row = await history.read_partial(WORKSPACE)
+
+    assert row is not None
+
+
+@pytest.mark.parametrize(
+    ("fsync", "durable", "synchronous"),
+    [
+        ("off", True, 1),
+        ("terminal", False, 1),
+        ("terminal", True, 2),
+        ("every-write", False, 2),
+    ],
+)
+async def test_the_disk_is_waited_for_by_policy(
+    database: Databases, fsync: Any, durable: bool, synchronous: int
+) -> None:
+    history = SqlHistory(database.url, fsync=fsync)
+    asked = "PRAGMA synchronous" if database.url.startswith("sqlite") else "SHOW synchronous_commit"
+    async with history._database.transaction(durable=durable) as db:
+        found = (await db.exec_driver_sql(asked)).scalar()
+    await history.close()
+
+    assert found in (synchronous, {1: "off", 2: "on"}[synchronous])
