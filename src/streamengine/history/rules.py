@@ -14,7 +14,7 @@ from ..model.ids import check_id
 from ..model.rows import MAX_HISTORY_SEQUENCE, AssistantRow, Row, UserRow
 from .partial import is_blank, is_commit_worthy
 
-AnyRow = TypeVar("AnyRow", bound=UserRow | AssistantRow)
+AnyRow = TypeVar("AnyRow", UserRow, AssistantRow, UserRow | AssistantRow)
 
 Place = str | PathLike[str]
 """Where a store keeps something, as a person finds it."""
