@@ -107,7 +107,7 @@ class Construction:
         if start.is_stopped():
             await self._stopped(start, question)
             return None
-        rows = await self._history.read(workspace_id)
+        rows = await self._history.read(workspace_id, from_boundary=True)
         sequence = await self._history.reserve(workspace_id, start.message_id)
         if start.is_stopped():
             await self._stopped(start, question)

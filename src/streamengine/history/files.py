@@ -205,7 +205,12 @@ class WorkspaceFiles:
     def read_archive(self) -> ReadRows:
         """The rows that were archived, by sequence."""
         with self._lock, self._directory.opened() as directory:
-            return ReadRows([], 0) if directory is None else self._archive.read(directory)
+            if directory is None:
+                return ReadRows([], 0)
+            read = self._archive.read(directory)
+        # A row that changed after a crash had cut an archive off is there twice: the last counts.
+        last = {(row.metadata.history_sequence, row.id): row for row in read.rows}
+        return ReadRows(list(last.values()), read.unreadable_lines)
 
     def _archived(self, directory: OpenDirectory, line: LineRef) -> bytes | None:
         assert line.sequence is not None, "only a line with a sequence can be sealed"
