@@ -30,6 +30,8 @@ from streamengine.model import AssistantRow, RowMetadata, TextPart, UserRow
 _ANSWER_WORDS: Final = 200
 _WORDS_A_WRITE: Final = 25  # half a second at 50 tokens a second
 
+_POLICIES: Final[tuple[FsyncPolicy, ...]] = get_args(FsyncPolicy)
+
 _SYNCS: Final[frozenset[Step]] = frozenset(
     {"temp-synced", "append-synced", "file-synced", "directory-synced"}
 )
@@ -111,16 +113,16 @@ def _measure(folder: Path, rounds: int) -> None:
     print(f"{'':32}{'policy':12}{'median ms':>10}{'p95 ms':>10}{'fsyncs':>8}")
     for name, work in _WORK.items():
         # All three in turn, so that a slow moment of the disk meets each of them.
-        samples: dict[FsyncPolicy, list[float]] = {policy: [] for policy in get_args(FsyncPolicy)}
-        counters = {policy: _Counter() for policy in samples}
-        places = {
+        samples: dict[FsyncPolicy, list[float]] = {policy: [] for policy in _POLICIES}
+        counters: dict[FsyncPolicy, _Counter] = {policy: _Counter() for policy in _POLICIES}
+        places: dict[FsyncPolicy, WorkspaceFiles] = {
             policy: WorkspaceFiles(
                 folder / f"{len(bare)}-{policy}",
                 workspace_id="bench",
                 fsync=policy,
                 on_step=counters[policy],
             )
-            for policy in samples
+            for policy in _POLICIES
         }
         for n in range(rounds):
             bare.append(_bare_fsync(folder))

@@ -131,7 +131,9 @@ class PartialWriter:
         if self._written is not None:
             # Counted before the wait: what is said meanwhile belongs to the next write.
             said = len(stream.parts)
-            ending = {"duration_ms": stream.duration_ms(), **metadata} if metadata else None
+            ending: dict[str, Any] | None = None
+            if metadata:
+                ending = {"duration_ms": stream.duration_ms(), **metadata}
             try:
                 await self._history.append_partial(
                     stream.workspace_id,

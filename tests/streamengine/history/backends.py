@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pytest
 
 from streamengine.history import FileHistory, FsyncPolicy, HistoryStore
+from streamengine.history.lines import fields_of
 
 from .kit import no_space
 
@@ -161,16 +162,13 @@ class Databases:
 
     async def put_partial(self, text: str) -> None:
         await self.history()
-        try:
-            fields = json.loads(text)
-        except ValueError:
-            fields = {}
-        metadata = fields.get("metadata", {}) if isinstance(fields, dict) else {}
+        fields = fields_of(text.encode()) or {}
+        metadata: Any = fields.get("metadata", {})
         await self._do(
             "INSERT INTO history_partials (workspace_id, message_id, sequence, body) "
             "VALUES ($1, $2, $3, $4)",
             WORKSPACE,
-            fields.get("id", "damaged") if isinstance(fields, dict) else "damaged",
+            fields.get("id", "damaged"),
             metadata.get("historySequence"),
             text,
         )
@@ -254,7 +252,7 @@ async def _ask(sockets: str, role: str, statement: str, *values: object) -> list
 @asynccontextmanager
 async def backend(
     kind: Kind, path: Path, patch: pytest.MonkeyPatch, sockets: str | None
-) -> AsyncIterator[Backend]:
+) -> AsyncGenerator[Backend]:
     """An empty place of this kind."""
     if kind == "files":
         yield Files(path / "state", patch)

@@ -7,7 +7,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def binaries() -> Path:
 
 
 @contextmanager
-def server() -> Iterator[str]:
+def server() -> Generator[str]:
     """A running server; gives the directory of its socket. Raises NoPostgres."""
     place = binaries()
     user = _user()

@@ -90,8 +90,10 @@ def abort_in_pieces(files: WorkspaceFiles) -> None:
 ENDINGS = [complete, abort, complete_in_pieces, abort_in_pieces]
 
 
-def every_state(act: Callable[[WorkspaceFiles], None], directory: Path) -> list[Snapshot]:
-    """What a kill could leave, in order, each state once."""
+def every_state(
+    act: Callable[[WorkspaceFiles], None], directory: Path, *, stride_bytes: int = 1
+) -> list[Snapshot]:
+    """What a kill could leave, in order, each state once; within a write at each such stride."""
     states: list[Snapshot] = [{}]
 
     def look() -> None:
@@ -104,7 +106,7 @@ def every_state(act: Callable[[WorkspaceFiles], None], directory: Path) -> list[
     real = os.write
 
     def write_a_byte(handle: int, data: Any) -> int:
-        written = real(handle, data[:1])
+        written = real(handle, data[:stride_bytes])
         look()
         return written
 
