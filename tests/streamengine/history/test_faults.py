@@ -276,6 +276,21 @@ def test_an_archive_that_was_cut_off_is_finished_by_the_next_load(
     assert view(fresh).archived == ["u1"]
 
 
+def test_an_archive_that_was_cut_off_can_be_repeated_without_a_second_copy(
+    files: WorkspaceFiles,
+) -> None:
+    prepare(files)
+    chat = (files.path / "chat.jsonl").read_bytes()
+    files.archive()
+    archived = (files.path / "chat-archive.jsonl").read_bytes()
+    (files.path / "chat.jsonl").write_bytes(chat)
+
+    assert WorkspaceFiles(files.path).archive() == 1
+
+    assert (files.path / "chat-archive.jsonl").read_bytes() == archived
+    assert [row for row, _ in view(files).rows] == ["b", "u2"]
+
+
 def test_a_row_that_changed_after_a_cut_off_archive_is_kept_as_it_is_now(
     files: WorkspaceFiles,
 ) -> None:
