@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -205,10 +206,18 @@ def wait_for(path: Path, words: str) -> None:
     until = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < until:
         with contextlib.suppress(FileNotFoundError):
-            if words in path.read_text():
+            if words in path.read_text() + _log_beside(path):
                 return
         time.sleep(0.005)
     raise AssertionError(f"{path} never held {words!r}")
+
+
+def _log_beside(path: Path) -> str:
+    """The text that was added to a partial since its file was written."""
+    log = path.with_name("partial-log.jsonl")
+    if path.name != "partial.json" or not log.exists():
+        return ""
+    return "".join(re.findall(r'"text": ?"([^"]*)"', log.read_text()))
 
 
 def stored(state: Path, workspace: str = "w1") -> list[dict[str, Any]]:

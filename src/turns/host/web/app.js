@@ -31,8 +31,9 @@ const REASONS = {
 
 let workspace = new URLSearchParams(location.search).get("workspace") || DEFAULT_WORKSPACE;
 let source = null;          // the EventSource
+let cursor = "";            // how far we have heard: the server tells what came after it
 let reconnectTimer = null;
-let live = null;            // {id, text, node} of the message that is being answered
+let live = null;            // {id, message, timestamp} of the message that is being answered
 let unsent = null;          // {text, id}: sent again under the same id if the answer got lost
 
 // ---- talking to the server
@@ -80,38 +81,116 @@ function showConnection(state, text) {
   page.connection.textContent = text;
 }
 
-function textOf(row) {
-  return (row.parts || []).filter((part) => part.type === "text").map((part) => part.text).join("");
+function make(tag, className, text) {
+  const node = document.createElement(tag);
+  node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
 }
 
-function makeMessage(role, text) {
-  const item = document.createElement("li");
-  item.className = `message ${role}`;
-  const who = document.createElement("p");
-  who.className = "who";
-  who.textContent = role === "user" ? "You" : "Model";
-  const said = document.createElement("p");
-  said.className = "said";
-  said.textContent = text;
-  item.append(who, said);
-  return item;
+// A message as it is drawn: its blocks in the order in which they were said.
+class Message {
+  constructor(role) {
+    this.item = make("li", `message ${role}`);
+    this.item.append(make("p", "who", role === "user" ? "You" : "Model"));
+    this.block = null;      // {kind, text}: the block that is being said
+    this.tools = new Map(); // by call id
+    this.usage = null;
+  }
+
+  add(kind, text) {
+    if (text === "") return;
+    if (this.block === null || this.block.kind !== kind) {
+      this.block = { kind, text: this.place(kind) };
+    }
+    this.block.text.append(text);
+  }
+
+  place(kind) {
+    const text = make("p", kind === "said" ? "said" : "thought-text");
+    if (kind === "said") this.item.append(text);
+    else this.item.append(this.fold("thought", "Reasoning", text));
+    return text;
+  }
+
+  fold(className, title, ...content) {
+    const fold = make("details", className);
+    fold.append(make("summary", "", title), ...content);
+    return fold;
+  }
+
+  tool(id, name, input) {
+    if (this.tools.has(id)) return this.tools.get(id);
+    this.block = null;
+    const state = make("span", "tool-state", "called");
+    const fold = this.fold("tool", `Tool: ${name} `);
+    fold.firstChild.append(state);
+    if (input !== undefined && input !== null) fold.append(make("pre", "tool-input", asText(input)));
+    this.item.append(fold);
+    const tool = { fold, state, done: false };
+    this.tools.set(id, tool);
+    return tool;
+  }
+
+  toolRuns(id, name) {
+    const tool = this.tool(id, name);
+    if (!tool.done) tool.state.textContent = "running";
+  }
+
+  toolEnds(id, name, output) {
+    const tool = this.tool(id, name);
+    if (tool.done) return;
+    tool.done = true;
+    const failed = output !== null && typeof output === "object" && output.success === false;
+    tool.state.textContent = failed ? "failed" : "done";
+    tool.fold.append(make("pre", "tool-output", asText(output)));
+  }
+
+  cost(usage) {
+    const counts = [
+      ["in", usage.inputTokens], ["out", usage.outputTokens], ["reasoning", usage.reasoningTokens],
+      ["cached", usage.cachedInputTokens],
+    ].filter(([, count]) => typeof count === "number");
+    if (counts.length === 0) return;
+    if (this.usage === null) this.usage = make("p", "usage");
+    this.usage.textContent = `tokens: ${counts.map(([name, count]) => `${count} ${name}`).join(", ")}`;
+    this.item.append(this.usage); // last of all
+  }
+
+  parts(parts) {
+    for (const part of parts) {
+      if (part.type === "text") this.add("said", part.text);
+      else if (part.type === "reasoning") this.add("thought", part.text);
+      else if (part.type === "dynamic-tool") {
+        this.tool(part.toolCallId, part.toolName, part.input);
+        if (part.state === "output-available") this.toolEnds(part.toolCallId, part.toolName, part.output);
+      } else if (part.type === "file") {
+        this.block = null;
+        this.item.append(make("p", "file", `File: ${part.filename || part.mediaType || "unnamed"}`));
+      }
+    }
+  }
+}
+
+function asText(value) {
+  if (value === undefined || value === null) return "nothing";
+  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
 }
 
 function addBadge(item, text, failed) {
-  const badge = document.createElement("p");
-  badge.className = failed ? "badge failed" : "badge";
-  badge.textContent = text;
-  item.append(badge);
+  item.append(make("p", failed ? "badge failed" : "badge", text));
 }
 
 function makeRow(row) {
-  const item = makeMessage(row.role, textOf(row));
+  const message = new Message(row.role);
+  message.parts(row.parts || []);
   const about = row.metadata || {};
-  if (about.error) addBadge(item, `failed: ${about.error}`, true);
+  if (about.usage) message.cost(about.usage);
+  if (about.error) addBadge(message.item, `failed: ${about.error}`, true);
   else if (about.partial) {
-    addBadge(item, REASONS[about.abortReason] || "interrupted: it failed, or the server was killed", false);
+    addBadge(message.item, REASONS[about.abortReason] || "interrupted: it failed, or the server was killed", false);
   }
-  return item;
+  return message.item;
 }
 
 function isAtBottom() {
@@ -130,24 +209,18 @@ function showLive() {
   page.empty.hidden = live !== null || page.messages.childElementCount > 0;
 }
 
-function begin(id, text) {
-  if (live !== null && live.id === id) {
-    if (live.text !== text) {
-      live.text = text;
-      live.said.textContent = text;
-    }
-    return;
-  }
+function begin(id) {
+  if (live !== null && live.id === id) return;
   dropLive();
-  const node = makeMessage("assistant", text);
-  node.classList.add("live");
-  live = { id, text, node, said: node.querySelector(".said") };
-  keepingBottom(() => page.messages.append(node));
+  const message = new Message("assistant");
+  message.item.classList.add("live");
+  live = { id, message, timestamp: 0 };
+  keepingBottom(() => page.messages.append(message.item));
   showLive();
 }
 
 function dropLive() {
-  if (live !== null) live.node.remove();
+  if (live !== null) live.message.item.remove();
   live = null;
 }
 
@@ -159,7 +232,7 @@ async function showHistory() {
   if (mine !== showing || asked !== workspace) return; // a later one is under way
   keepingBottom(() => {
     page.messages.replaceChildren(...rows.filter((row) => live === null || row.id !== live.id).map(makeRow));
-    if (live !== null) page.messages.append(live.node);
+    if (live !== null) page.messages.append(live.message.item);
   });
   showLive();
 }
@@ -183,7 +256,8 @@ function onRefused(error) {
 function connect() {
   disconnect();
   showConnection("", "connecting");
-  source = new EventSource(api("events"));
+  const query = cursor === "" ? "" : `?cursor=${encodeURIComponent(cursor)}`;
+  source = new EventSource(api("events") + query);
   source.onopen = () => showConnection("ok", "connected");
   source.onerror = (event) => {
     if (event instanceof MessageEvent) return; // one of ours, named "error"
@@ -192,24 +266,35 @@ function connect() {
     if (source.readyState === EventSource.CLOSED) reconnectLater();
   };
   const on = (type, act) => source.addEventListener(type, (event) => {
-    if (event instanceof MessageEvent) act(JSON.parse(event.data));
+    if (!(event instanceof MessageEvent)) return;
+    if (event.lastEventId !== "") cursor = event.lastEventId;
+    act(JSON.parse(event.data));
   });
-  on("snapshot", (event) => {
+  // Of the live message only, and nothing that we have already.
+  const onLive = (type, act) => on(type, (event) => {
+    if (live === null || live.id !== event.messageId) return;
+    if (event.timestamp !== undefined) {
+      if (event.timestamp <= live.timestamp) return;
+      live.timestamp = event.timestamp;
+    }
+    keepingBottom(() => act(live.message, event));
+  });
+  on("caught-up", (event) => {
     showError("");
-    if (event.messageId === null) dropLive();
-    else begin(event.messageId, event.text);
+    if (event.replay === "live") dropLive();
     showLive();
     showHistorySafely();
   });
   on("stream-start", (event) => {
-    begin(event.messageId, live !== null && live.id === event.messageId ? live.text : "");
-    showHistorySafely();
+    begin(event.messageId);
+    if (!event.replay) showHistorySafely();
   });
-  on("stream-delta", (event) => {
-    if (live === null || live.id !== event.messageId) return;
-    live.text += event.delta;
-    keepingBottom(() => live.said.append(event.delta));
-  });
+  onLive("stream-delta", (message, event) => message.add("said", event.delta));
+  onLive("reasoning-delta", (message, event) => message.add("thought", event.delta));
+  onLive("tool-call-start", (message, event) => message.tool(event.toolCallId, event.toolName, event.args));
+  onLive("tool-call-execution-start", (message, event) => message.toolRuns(event.toolCallId, event.toolName));
+  onLive("tool-call-end", (message, event) => message.toolEnds(event.toolCallId, event.toolName, event.result));
+  onLive("usage-delta", (message, event) => message.cost(event.cumulativeUsage));
   on("stream-end", (event) => ended(event, "The answer is complete."));
   on("stream-abort", (event) => ended(event, "The answer was stopped."));
   on("error", (event) => ended(event, `The answer failed: ${event.error}`));
@@ -224,7 +309,7 @@ function connect() {
 function ended(event, announcement) {
   if (live !== null && live.id === event.messageId) {
     // It stays as it is until the history has replaced it.
-    live.node.classList.remove("live");
+    live.message.item.classList.remove("live");
     live = null;
   }
   page.announcer.textContent = announcement;
@@ -315,6 +400,7 @@ function open(id) {
   history.replaceState(null, "", `${location.pathname}${query}`);
   document.title = `${id} - fiberscope`;
   showError("");
+  cursor = "";
   dropLive();
   page.messages.replaceChildren();
   page.login.hidden = true;
@@ -337,6 +423,7 @@ async function reconnectNow() {
 function askForToken() {
   disconnect();
   showConnection("lost", "not logged in");
+  cursor = "";
   dropLive();
   page.messages.replaceChildren();
   page.empty.hidden = true;
