@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -217,7 +216,9 @@ def _log_beside(path: Path) -> str:
     log = path.with_name("partial-log.jsonl")
     if path.name != "partial.json" or not log.exists():
         return ""
-    return "".join(re.findall(r'"text": ?"([^"]*)"', log.read_text()))
+    # Its last line may be on its way.
+    lines = log.read_text().split("\n")[1:-1]
+    return "".join(str(json.loads(line)) for line in lines)
 
 
 def stored(state: Path, workspace: str = "w1") -> list[dict[str, Any]]:
