@@ -58,6 +58,12 @@ class Secret:
     def __hash__(self) -> int:
         return hash(self.reveal())
 
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, _memo: object) -> Secret:
+        return self
+
     def __reduce__(self) -> Never:
         raise TypeError("a Secret isn't pickled: it would lie in clear wherever the pickle goes")
 

@@ -262,7 +262,7 @@ def test_a_damaged_note_is_none(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "gpt-9", "scripted", "scripted:", "Local"])
 def test_an_unknown_model_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="use local, or scripted:FILE"):
+    with pytest.raises(UsageError, match="use local, scripted:FILE"):
         provider_for(name)
 
 
