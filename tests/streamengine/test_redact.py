@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -16,21 +16,35 @@ from streamengine.redact import MASK, Secret, redact, secrets_in
 VALUE = "tr0ub4dor-and-3"
 
 
+def _in_containers(secret: object) -> str:
+    return repr([secret, {"key": secret}])
+
+
+def _in_json(secret: object) -> str:
+    return json.dumps({"key": secret}, default=str)
+
+
+def _in_a_sentence(secret: object) -> str:
+    return f"{secret} and {secret!r:>40}"
+
+
+def _copied(secret: object) -> str:
+    return repr(copy.deepcopy([secret]))
+
+
 @pytest.mark.parametrize(
     "show",
     [
         str,
         repr,
-        "{}".format,
-        "{!r:>40}".format,
         ascii,
-        lambda secret: repr([secret, {"key": secret}]),
-        lambda secret: json.dumps({"key": secret}, default=str),
-        lambda secret: f"{secret}" + "%s" % secret,  # noqa: UP031  # one of the ways
-        lambda secret: repr(copy.deepcopy([secret])),
+        _in_containers,
+        _in_json,
+        _in_a_sentence,
+        _copied,
     ],
 )
-def test_a_secret_shows_in_no_form(show: Any) -> None:
+def test_a_secret_shows_in_no_form(show: Callable[[object], str]) -> None:
     shown = show(Secret(VALUE))
 
     assert VALUE not in shown

@@ -126,10 +126,7 @@ def _read(event: SseEvent, reader: Reader, subject: Subject) -> Iterator[Provide
     if event.data.strip() == "[DONE]":
         reader.is_over = True
         return
-    try:
-        fields = loose.fields(loose.parsed(event.data))
-    except ValueError:
-        fields = {}
+    fields = loose.fields_in(event.data)
     if fields:
         yield from reader.read(fields)
     elif not reader.is_said:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from ..model.parts import FilePart, MessagePart, ReasoningPart, TextPart, ToolPart
 from ..model.request import StreamRequest
+from . import loose
 
 ABORTED: Final = "The call was interrupted and has no result."
 """What a call is answered with that has no result: an API refuses one without an answer."""
@@ -157,7 +158,7 @@ def _of_assistant(parts: Iterable[MessagePart], ids: _CallIds) -> Iterator[_Said
             continue
         is_call = isinstance(part, ToolPart) and not part.provider_executed
         if not is_call or thoughts:
-            yield from (("user", result) for result in results)
+            yield from _told(results)
             results.clear()
         if thoughts:
             yield "assistant", Reasoning(tuple(thoughts))
@@ -169,16 +170,21 @@ def _of_assistant(parts: Iterable[MessagePart], ids: _CallIds) -> Iterator[_Said
             name = _tool_name(part.tool_name)
             yield "assistant", Call(call_id, name, _arguments(part.input))
             results.append(_result(call_id, name, part))
-    yield from (("user", result) for result in results)
+    yield from _told(results)
     if thoughts:
         yield "assistant", Reasoning(tuple(thoughts))
+
+
+def _told(results: Iterable[Result]) -> Iterator[_Said]:
+    for result in results:
+        yield "user", result
 
 
 def _result(call_id: str, name: str, part: ToolPart) -> Result:
     if not part.has_output:
         return Result(call_id, name, ABORTED, is_error=True)
     output = part.output
-    failed = isinstance(output, dict) and cast("dict[str, Any]", output).get("success") is False
+    failed = loose.fields(output).get("success") is False
     if isinstance(output, str):
         text = output
     else:

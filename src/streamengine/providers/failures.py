@@ -180,10 +180,7 @@ def _number(value: str) -> float | None:
 
 def _said_in_body(body: str, content_type: str) -> _Said:
     content = body.strip()
-    try:
-        fields = loose.fields(loose.parsed(content))
-    except ValueError:
-        fields = {}
+    fields = loose.fields_in(content)
     if fields:
         # Some put the error at the top; some put a plain sentence under `error` or `detail`.
         return _said(fields.get("error") or fields.get("detail") or fields)

@@ -39,6 +39,14 @@ def count(value: object) -> int | None:
     return None
 
 
+def fields_in(data: str) -> Fields:
+    """The object that a JSON text is; empty where it is none, or no JSON."""
+    try:
+        return fields(parsed(data))
+    except ValueError:
+        return _NO_FIELDS
+
+
 def parsed(data: str) -> object:
     """What a JSON text says. Raises ValueError, whatever is wrong with it."""
     try:

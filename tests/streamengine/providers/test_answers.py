@@ -238,8 +238,9 @@ def recorded(parts: list[Part]) -> tuple[MessagePart, ...]:
     said: list[MessagePart] = []
     for part in parts:
         if part["type"] in ("reasoning-start", "reasoning-delta", "reasoning-end"):
-            metadata = part.get("providerMetadata")
-            signature = next((entry.get("signature") for entry in (metadata or {}).values()), None)
+            metadata: Part | None = part.get("providerMetadata")
+            entries: list[Part] = list((metadata or {}).values())
+            signature = next((entry.get("signature") for entry in entries), None)
             said.append(
                 ReasoningPart(
                     text=part.get("text", ""), signature=signature, provider_metadata=metadata
@@ -313,7 +314,12 @@ def test_responses_tells_a_refusal() -> None:
 
 
 def test_responses_tells_what_ran_at_the_other_side() -> None:
-    search = {"type": "web_search_call", "id": "ws1", "status": "completed", "action": {"q": "x"}}
+    search: Part = {
+        "type": "web_search_call",
+        "id": "ws1",
+        "status": "completed",
+        "action": {"q": "x"},
+    }
 
     parts = read(ResponsesReader(SUBJECT), item("done", **search), completed())
 
@@ -389,15 +395,18 @@ def half(written: str) -> Part:
     return {"type": "input_json_delta", "partial_json": written}
 
 
+CALLS: list[tuple[tuple[Part, ...], Part, str, list[Any]]] = [
+    ((half('{"a"'), half(": 1}")), {}, "tool_use", [("t1", "x", {"a": 1})]),
+    ((), {"input": {"a": 1}}, "tool_use", [("t1", "x", {"a": 1})]),
+    ((), {"input": {}}, "tool_use", [("t1", "x", {})]),
+    ((half('{"a"'),), {}, "tool_use", [("t1", "x", '{"a"')]),
+    ((half('{"a"'),), {}, "max_tokens", []),
+]
+
+
 @pytest.mark.parametrize(
     ("deltas", "begun", "reason", "expected"),
-    [
-        ((half('{"a"'), half(": 1}")), {}, "tool_use", [("t1", "x", {"a": 1})]),
-        ((), {"input": {"a": 1}}, "tool_use", [("t1", "x", {"a": 1})]),
-        ((), {"input": {}}, "tool_use", [("t1", "x", {})]),
-        ((half('{"a"'),), {}, "tool_use", [("t1", "x", '{"a"')]),
-        ((half('{"a"'),), {}, "max_tokens", []),
-    ],
+    CALLS,
     ids=["in pieces", "at once", "none", "no JSON", "cut off"],
 )
 def test_messages_reads_the_input_of_a_call(

@@ -11,6 +11,7 @@ from pydantic_ai.messages import ModelMessagesTypeAdapter
 from streamengine import StreamRequest
 from streamengine.model import Row, ToolSpec, parse_row
 from streamengine.providers.anthropic.messages import MessagesApi
+from streamengine.providers.api import Api
 from streamengine.providers.dialogue import ABORTED, Call, Result, Text, dialogue_of
 from streamengine.providers.http import json_bytes
 from streamengine.providers.openai.chat import ChatApi
@@ -18,7 +19,7 @@ from streamengine.providers.openai.responses import ResponsesApi
 from streamengine.providers.pydantic_ai.messages import messages_of
 
 CHAT: Final = ChatApi(names_completion_tokens=False)
-APIS: Final = [CHAT, ResponsesApi(), MessagesApi()]
+APIS: Final[list[Api]] = [CHAT, ResponsesApi(), MessagesApi()]
 
 
 def text(words: str) -> dict[str, Any]:

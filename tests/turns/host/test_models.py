@@ -45,7 +45,7 @@ every_api = pytest.mark.parametrize(("kind", "variable", "dialect"), APIS)
 
 @pytest.fixture(autouse=True)
 def _forget_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_secrets", set())
+    monkeypatch.setattr(logs, "_secrets", set[str]())
 
 
 @pytest.fixture

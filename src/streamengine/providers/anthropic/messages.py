@@ -108,10 +108,11 @@ def _messages(dialogue: list[Utterance]) -> list[dict[str, Any]]:
             messages[-1]["content"].extend(content)
         else:
             messages.append({"role": utterance.role, "content": content})
-    last = messages[-1]["content"][-1] if messages else {}
-    if messages and messages[-1]["role"] == "assistant" and last.get("type") == "text":
-        # The model writes on from there, and white space at that place is refused.
-        last["text"] = last["text"].rstrip()
+    if messages and messages[-1]["role"] == "assistant":
+        last: dict[str, Any] = messages[-1]["content"][-1]
+        if last["type"] == "text":
+            # The model writes on from there, and white space at that place is refused.
+            last["text"] = last["text"].rstrip()
     return messages
 
 

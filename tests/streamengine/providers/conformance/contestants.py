@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import httpx2
 from openai import AsyncOpenAI
@@ -17,6 +17,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from streamengine import Provider
 from streamengine.providers.anthropic import anthropic
+from streamengine.providers.api import HttpProvider
 from streamengine.providers.http import Bounds
 from streamengine.providers.keys import KeySource
 from streamengine.providers.local import LocalProvider
@@ -88,13 +89,7 @@ class OverHttp(Contestant):
 
 
 class Scripted(Contestant):
-    def __init__(self) -> None:
-        self._provider: ScriptedProvider | None = None
-
-    @property
-    def provider(self) -> Provider:  # type: ignore[override]  # made when the test has said all
-        assert self._provider is not None
-        return self._provider
+    """A script for what its model does; there is no provider before."""
 
     def answers(self, *texts: str) -> None:
         end = {"type": "finish", "finishReason": "stop", "rawFinishReason": "stop"}
@@ -112,7 +107,7 @@ class Scripted(Contestant):
     def _play(self, texts: tuple[str, ...], *last: dict[str, Any]) -> None:
         said = [{"do": "give", "part": {"type": "text-delta", "text": text}} for text in texts]
         script = Script.model_validate({"answers": [{"steps": [*said, *last]}]})
-        self._provider = ScriptedProvider(script)
+        self.provider = ScriptedProvider(script)
 
 
 class Local(Contestant):
@@ -195,35 +190,41 @@ class PydanticFunction(Contestant):
                 self._none_running.set()
 
 
-OVER_HTTP: Final = ("openai-chat", "openai-responses", "anthropic", "pydantic-ai-openai")
-OWN_WIRE: Final = OVER_HTTP[:3]
+class _MakeProvider(Protocol):
+    def __call__(
+        self, model: str, *, base_url: str, keys: KeySource, bounds: Bounds
+    ) -> HttpProvider: ...
+
+
+_APIS: Final[Mapping[str, tuple[_MakeProvider, Dialect]]] = {
+    "openai-chat": (openai_chat, ChatDialect()),
+    "openai-responses": (openai_responses, ResponsesDialect()),
+    "anthropic": (anthropic, AnthropicDialect()),
+}
+OWN_WIRE: Final = tuple(_APIS)
 """Those that speak HTTP by the code of this project."""
+OVER_HTTP: Final = (*OWN_WIRE, "pydantic-ai-openai")
 ALL: Final = (*OVER_HTTP, "pydantic-ai-function", "scripted", "local")
+
+
+def own_provider(name: str, base_url: str, bounds: Bounds) -> HttpProvider:
+    """One of OWN_WIRE that asks there."""
+    keys = KeySource("CONFORMANCE_API_KEY", environment={"CONFORMANCE_API_KEY": KEY})
+    return _APIS[name][0](MODEL, base_url=base_url, keys=keys, bounds=bounds)
 
 
 @asynccontextmanager
 async def over_http(name: str, bounds: Bounds = PATIENT) -> AsyncGenerator[OverHttp]:
     """One of OVER_HTTP, and the server that it talks to."""
     async with a_server() as server:
-        keys = KeySource("CONFORMANCE_API_KEY", environment={"CONFORMANCE_API_KEY": KEY})
-        match name:
-            case "openai-chat":
-                own = openai_chat(MODEL, base_url=server.url, keys=keys, bounds=bounds)
-                yield OverHttp(server, ChatDialect(), own)
-            case "openai-responses":
-                own = openai_responses(MODEL, base_url=server.url, keys=keys, bounds=bounds)
-                yield OverHttp(server, ResponsesDialect(), own)
-            case "anthropic":
-                own = anthropic(MODEL, base_url=server.url, keys=keys, bounds=bounds)
-                yield OverHttp(server, AnthropicDialect(), own)
-            case _:
-                async with httpx2.AsyncClient(timeout=bounds.idle_seconds) as http:
-                    client = AsyncOpenAI(
-                        base_url=server.url, api_key=KEY, http_client=http, max_retries=0
-                    )
-                    model = OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=client))
-                    theirs = PydanticAIProvider(model, environment={"CONFORMANCE_API_KEY": KEY})
-                    yield OverHttp(server, ChatDialect(), theirs)
+        if name in _APIS:
+            yield OverHttp(server, _APIS[name][1], own_provider(name, server.url, bounds))
+            return
+        async with httpx2.AsyncClient(timeout=bounds.idle_seconds) as http:
+            client = AsyncOpenAI(base_url=server.url, api_key=KEY, http_client=http, max_retries=0)
+            model = OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=client))
+            theirs = PydanticAIProvider(model, environment={"CONFORMANCE_API_KEY": KEY})
+            yield OverHttp(server, ChatDialect(), theirs)
 
 
 @asynccontextmanager

@@ -62,7 +62,7 @@ class ChatDialect(Dialect):
     def end(self, reason: str = "stop") -> list[bytes]:
         raw = {"content-filter": "content_filter", "tool-calls": "tool_calls"}.get(reason, reason)
         usage = {"prompt_tokens": GIVEN, "completion_tokens": MADE, "total_tokens": GIVEN + MADE}
-        tail = {**_CHUNK, "choices": [], "usage": usage}
+        tail: dict[str, Any] = {**_CHUNK, "choices": [], "usage": usage}
         return [self._chunk({}, raw), event(tail), b"data: [DONE]\n\n"]
 
     def failure(self, message: str) -> bytes:
@@ -173,7 +173,7 @@ class AnthropicDialect(Dialect):
         return json.dumps({"type": "error", "error": {"type": code, "message": message}})
 
     def answer_calling(self, call_id: str, name: str, pieces: Iterable[str]) -> list[bytes]:
-        block = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+        block: dict[str, Any] = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
         return [
             self._start(),
             self._event("content_block_start", index=0, content_block=block),

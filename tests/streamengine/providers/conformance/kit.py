@@ -37,7 +37,8 @@ class Reading:
         self.parts: list[ProviderPart | UnknownPart] = []
         self._came = asyncio.Event()
         request = StreamRequest(text=text, **fields)
-        self._source = provider.stream(request, self.controller.signal)
+        # Any: what closes an iterator is no part of the protocol.
+        self._source: Any = provider.stream(request, self.controller.signal)
         self.task = asyncio.get_running_loop().create_task(self._read())
 
     async def _read(self) -> None:
@@ -47,7 +48,7 @@ class Reading:
                 self._came.set()
         finally:
             self._came.set()
-            await self._source.aclose()  # type: ignore[attr-defined]  # a generator, as a rule
+            await self._source.aclose()
 
     @property
     def text(self) -> str:

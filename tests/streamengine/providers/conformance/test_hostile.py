@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamengine.model import ErrorType, Finish, FinishStep, categorize
+from streamengine.model import (
+    ErrorType,
+    Finish,
+    FinishStep,
+    ToolCall,
+    ToolCallDelta,
+    categorize,
+)
 from streamengine.providers.errors import ProviderError
-from streamengine.providers.http import Bounds
+from streamengine.providers.http import Bounds, Wire
 
-from .contestants import KEY, MODEL, OVER_HTTP, OWN_WIRE, PATIENT, OverHttp, over_http
+from .contestants import (
+    KEY,
+    MODEL,
+    OVER_HTTP,
+    OWN_WIRE,
+    PATIENT,
+    OverHttp,
+    over_http,
+    own_provider,
+)
 from .dialects import GIVEN, MADE
 from .hostile_server import (
     BOUND_SECONDS,
@@ -83,7 +100,7 @@ async def test_a_server_that_stalls_in_the_middle_has_a_bound(name: str, tmp_pat
 @pytest.mark.parametrize("name", ["openai-chat", "anthropic"])
 @pytest.mark.spec("E22")
 async def test_what_comes_after_the_answer_is_waited_for_a_short_time(name: str) -> None:
-    bounds = replace(PATIENT, late_usage_seconds=0.05)
+    bounds = replace(PATIENT, idle_seconds=60, late_usage_seconds=0.05)
     async with over_http(name, bounds) as contestant:
         said_all = contestant.dialect.answer(*TEXTS)[: -2 if name == "openai-chat" else -1]
         contestant.server.plan = stalls_after(*said_all)
@@ -420,20 +437,38 @@ async def test_a_redirect_is_not_followed(name: str, status: int) -> None:
 
 @over_own_wire
 async def test_a_server_that_is_not_there_is_named(name: str) -> None:
-    async with over_http(name) as contestant:
-        port = contestant.server.port
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            gone = free.getsockname()[1]
-        contestant.provider._wire._base = contestant.provider._wire._base.copy_with(  # type: ignore[attr-defined]
-            port=gone
-        )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        gone = f"127.0.0.1:{free.getsockname()[1]}"
 
-        failure = await Reading(contestant.provider).failure()
+    failure = await Reading(own_provider(name, f"http://{gone}/v1", PATIENT)).failure()
 
-        assert gone != port
-        assert categorize(failure) == "network"
-        assert str(failure).startswith(f"127.0.0.1:{gone} can't be reached (")
+    assert categorize(failure) == "network"
+    assert str(failure).startswith(f"{gone} can't be reached (")
+
+
+@over_own_wire
+async def test_a_server_that_can_not_prove_who_it_is_is_refused(name: str) -> None:
+    def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 no TLS here\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+
+        failure = await Reading(own_provider(name, url, PATIENT)).failure()
+
+    assert categorize(failure) == "network"
+    assert "can't prove who it is" in str(failure)
+    assert "SSL_CERT_FILE" in str(failure)
+
+
+def test_certificates_and_names_are_verified() -> None:
+    tls = Wire("https://api.test/v1")._tls
+
+    assert tls is not None
+    assert tls.verify_mode is ssl.CERT_REQUIRED
+    assert tls.check_hostname
 
 
 # ---- the request
@@ -471,7 +506,7 @@ async def test_a_tool_call_comes_with_its_input(name: str) -> None:
 
         parts = await all_parts(contestant.provider)
 
-        told = [part.to_mapping() for part in parts if part.type.startswith("tool-call")]  # type: ignore[union-attr]
+        told = [p.to_mapping() for p in parts if isinstance(p, ToolCall | ToolCallDelta)]
         named = {"toolCallId": "c-1", "toolName": "weather"}
         assert told == [
             {"type": "tool-call-delta", **named, "delta": '{"pla'},
