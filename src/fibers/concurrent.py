@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, cast, overload
 
-from fibers.effect import Effect, _Sequence, _Workers
+from fibers.effect import Effect, _Sequence, _Workers, site_of
 from fibers.exit import failed, succeeded
 from fibers.misplaced import check_function, check_iterable, checked_effects
 from fibers.ops.basic import ExitOp, FailCauseOp, SucceedOp
@@ -29,22 +29,22 @@ def race(*effects: Effect[A, E]) -> Effect[A, E]:
     """The first success; all failures, in order of completion, if none succeeds (TR7). The others
     are interrupted and finalized first. ValueError without effects.
     """
-    return _Race(_at_least_one(effects, "race"), first_to_end=False)
+    return _Race(_at_least_one(effects, "race"), first_to_end=False, site=site_of(1))
 
 
 def race_all(effects: Iterable[Effect[A, E]]) -> Effect[A, E]:
     """``race`` of an iterable."""
-    return _Race(_at_least_one(effects, "race_all"), first_to_end=False)
+    return _Race(_at_least_one(effects, "race_all"), first_to_end=False, site=site_of(1))
 
 
 def race_first(*effects: Effect[A, E]) -> Effect[A, E]:
     """The first to end, be it a failure (TR8)."""
-    return _Race(_at_least_one(effects, "race_first"), first_to_end=True)
+    return _Race(_at_least_one(effects, "race_first"), first_to_end=True, site=site_of(1))
 
 
 def race_all_first(effects: Iterable[Effect[A, E]]) -> Effect[A, E]:
     """``race_first`` of an iterable."""
-    return _Race(_at_least_one(effects, "race_all_first"), first_to_end=True)
+    return _Race(_at_least_one(effects, "race_all_first"), first_to_end=True, site=site_of(1))
 
 
 def _at_least_one(effects: Iterable[Effect[A, E]], what: str) -> tuple[Effect[A, E], ...]:
@@ -69,7 +69,7 @@ def _each(
     limit = _limit(concurrency)
     if limit == 1:
         return _Sequence(items, f, discard)
-    return _Workers(items, f, limit, discard)
+    return _Workers(items, f, limit, discard, site_of(2))
 
 
 @overload

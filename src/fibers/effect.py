@@ -88,6 +88,12 @@ def host_in_tasks(host: Callable[[Effect[Any, Any]], Generator[Any, Any, Any]]) 
 _frame = sys._getframe
 
 
+def site_of(levels: int) -> fork.Site:
+    """Where the caller's caller stands, so many levels above the caller."""
+    at = _frame(levels + 1)
+    return at.f_code, at.f_lasti
+
+
 _INSIDE = (InnerTask, HostedTask)
 """What is the current task while a fiber runs."""
 
@@ -306,7 +312,9 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         """Both values, one after the other or at once; the first failure ends the other side."""
         check_effect(other, "zip")
         if concurrent:
-            both = cast("Effect[Any, E_co | F]", _Workers((self, other), _same, None, False))
+            both = cast(
+                "Effect[Any, E_co | F]", _Workers((self, other), _same, None, False, site_of(1))
+            )
             return both.map(tuple)
         return _Sequence((self, other), _same, False).map(tuple)
 
@@ -454,7 +462,9 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         return self._timeout_with(checked_seconds(after, "a timeout"), or_else)
 
     def _timeout_with(self, seconds: float, late: Callable[[], Any]) -> Effect[Any, Any]:
-        return _Timeout(self, lambda fiber: fiber._env[clock.CLOCK_KEY].sleep(seconds), late)
+        return _Timeout(
+            self, lambda fiber: fiber._env[clock.CLOCK_KEY].sleep(seconds), late, site_of(2)
+        )
 
     # ------------------------------------------------------------------ remembered
 

@@ -79,6 +79,8 @@ class HostedFiber(Fiber[Any, Exception]):
 
     __slots__ = ("_fatal", "_own_turn", "_published")
 
+    _forks: type[Fiber[Any, Any]] = Fiber
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -105,8 +107,7 @@ class HostedFiber(Fiber[Any, Exception]):
     def _spawn(self, effect: Node, mask: int, site: Site) -> FiberCore:
         # A task forks ordinary fibers: only what create_task makes stands for a coroutine.
         context = contextvars.copy_context()
-        child: Fiber[Any, Any] = Fiber(self._queue, effect, context, self._env, mask, site)
-        return child
+        return self._forks(self._queue, effect, context, self._env, mask, site)
 
     # ------------------------------------------------------------------ steps, by the loop's turns
 

@@ -1,23 +1,20 @@
 """Counts of fibers, for who asks for them (LY6).
 
-Nothing is counted until then. Fibers are made in one place, ``fibers.root``, and make those that
-they fork by their own class; so while somebody counts, roots are of a class that does, and all
-others pay nothing. Counting in the run loop was rejected: it would cost each fiber of each program.
+Nothing is counted until then. Roots are made of the class that ``fibers.root`` says, and what they
+fork is of their own; so while somebody counts, roots are of a class that does, and all others pay
+nothing. Counting in the run loop was rejected: it would cost each fiber of each program.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self, final
 
 from fibers import root
 from fibers.fiber import Fiber
 
 if TYPE_CHECKING:
-    import contextvars
-    from types import CodeType
-
-    from fibers.loop.protocol import Node, Signal
-    from fibers.loop.queue import ReadyQueue
+    from fibers.loop.protocol import Signal
 
 _counting: tuple[FiberMetrics, ...] = ()
 
@@ -31,8 +28,8 @@ class FiberMetrics:
         log.info("fibers", extra={"failed": metrics.failed})
 
     ``start`` and ``stop`` do the same for a whole program. A fiber counts if it was started at an
-    edge meanwhile (``run``, ``run_fork``, a Runtime, ``Scope.fork``, an effect awaited in a task),
-    or forked, at any depth, by one that does. Several may count at once.
+    edge meanwhile (``run``, ``run_fork``, a Runtime, ``Scope.fork``, an effect awaited in a task, a
+    task of the task factory), or forked, at any depth, by one that does. Several may count at once.
     """
 
     __slots__ = ("failed", "interrupted", "started", "succeeded")
@@ -82,24 +79,29 @@ class FiberMetrics:
 def _count_with(metrics: tuple[FiberMetrics, ...]) -> None:
     global _counting
     _counting = metrics
-    root.make_fibers_of(_CountedFiber if metrics else Fiber)
+    root.make_fibers_of(_counted if metrics else None)
 
 
-class _CountedFiber(Fiber[Any, Any]):
+@cache
+def _counted(kind: type[Any]) -> type[Any]:
+    """``kind``, counted, and what it forks as well."""
+    named: dict[str, Any] = {"__slots__": ("_metrics",)}
+    forks = getattr(kind, "_forks", None)  # of another class than its own
+    if forks is not None:
+        named["_forks"] = _counted(forks)
+    return type(f"_Counted{kind.__name__}", (_Counted, kind), named)
+
+
+class _Counted(Fiber[Any, Any]):
     """A fiber that tells those who counted when it began."""
 
-    __slots__ = ("_metrics",)
+    __slots__ = ()
 
-    def __init__(
-        self,
-        queue: ReadyQueue,
-        effect: Node,
-        context: contextvars.Context,
-        env: dict[str, Any],
-        mask: int,
-        site: tuple[CodeType, int] | None,
-    ) -> None:
-        super().__init__(queue, effect, context, env, mask, site)
+    if TYPE_CHECKING:
+        _metrics: tuple[FiberMetrics, ...]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._metrics = _counting
         for metrics in _counting:
             metrics.started += 1

@@ -11,22 +11,34 @@ from fibers.loop import hooks, queue
 from fibers.ops.clock import CLOCK_KEY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fibers.effect import Effect
     from fibers.ops.fork import Site
 
 A = TypeVar("A")
 E = TypeVar("E", bound=Exception)
+K = TypeVar("K")
 
 DEFAULT_ENV: dict[str, Any] = {CLOCK_KEY: LIVE_CLOCK}
 """The services of the default runtime."""
 
 _fiber_class: type[Fiber[Any, Any]] = Fiber
+_made_of: Callable[..., type[Any]] | None = None
 
 
-def make_fibers_of(cls: type[Fiber[Any, Any]]) -> None:
-    """Say which class the root fibers have from now on; what they fork has their own."""
-    global _fiber_class
-    _fiber_class = cls
+def make_fibers_of(made_of: Callable[..., type[Any]] | None) -> None:
+    """Say what stands for a class of root fibers from now on, None: itself. What they fork is of
+    their own class.
+    """
+    global _fiber_class, _made_of
+    _made_of = made_of
+    _fiber_class = made_for(Fiber)
+
+
+def made_for(kind: type[K]) -> type[K]:
+    """The class to make a root fiber of ``kind`` of."""
+    return kind if _made_of is None else _made_of(kind)
 
 
 def new_fiber(

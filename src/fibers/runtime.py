@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import sys
 from collections.abc import Callable, Generator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Never, TypeVar, cast, overload
 
 from returns.result import Failure
@@ -43,6 +44,9 @@ L_co = TypeVarWithDefault("L_co", bound=Exception, covariant=True, default=Never
 
 RUN_END_BOUND_SECONDS = 2.0
 """How long ``run`` waits for fibers that are left when its effect has ended."""
+
+LEFT_TOLD_FIBERS = 20
+"""Of so many that are left then ``run`` says what they wait for; of the others how many."""
 
 _MISSING: Any = object()
 
@@ -256,7 +260,9 @@ async def end_the_rest(
         last._unwatch(release)
     if queue.live:
         lines = [f"run: {len(queue.live)} fiber(s) still alive after {bound_seconds:g} s, left:"]
-        lines += ["  " + describe(fiber) for fiber in queue.live]
+        lines += ["  " + describe(fiber) for fiber in islice(queue.live, LEFT_TOLD_FIBERS)]
+        if len(queue.live) > LEFT_TOLD_FIBERS:
+            lines.append(f"  and {len(queue.live) - LEFT_TOLD_FIBERS} more")
         print("\n".join(lines), file=sys.stderr)  # noqa: T201  # the last words of `run`; logging may be off
         for fiber in queue.live:
             # asyncio.Runner would wait for them without a bound.

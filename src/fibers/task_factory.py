@@ -18,7 +18,7 @@ from fibers.loop import hooks
 from fibers.loop.hosted_task import HostedTask
 from fibers.loop.states import ENDED, NESTING_LIMIT_CALLS
 from fibers.ops.fork import SCOPE_CLOSED, stillborn
-from fibers.root import DEFAULT_ENV
+from fibers.root import DEFAULT_ENV, made_for
 from fibers.scope import Scope
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def task_factory(*, scope: Scope) -> Callable[..., Any]:
         if scope._is_closed and housekeeping.takes(loop, coro):
             return housekeeping.task(loop, coro, name=name, context=context)
         creator = current_fiber()
-        fiber = HostedFiber(
+        fiber = made_for(HostedFiber)(
             loop,
             coro,
             f"Task-{hooks.next_task_name_number()}" if name is None else str(name),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fibers.loop.run_loop import FiberCore
+    from fibers.ops.fork import Site
 
 LOST_RACE = "lost race"
 TIMED_OUT = "timed out"
@@ -91,23 +92,27 @@ class _Group(Node, Frame, Wait, Observer):
 class RaceOp(Node):
     """``first_to_end``: the first exit wins, whatever it is; else the first success."""
 
-    __slots__ = ("effects", "first_to_end")
+    __slots__ = ("effects", "first_to_end", "site")
 
-    def __init__(self, effects: Sequence[Node], *, first_to_end: bool) -> None:
+    def __init__(self, effects: Sequence[Node], *, first_to_end: bool, site: Site) -> None:
         self.effects: Sequence[Node] = effects
+        self.site: Site = site
         self.first_to_end: bool = first_to_end
 
     def _ev(self, fiber: FiberCore) -> Any:
-        race = _Race(fiber, self.effects, self.first_to_end)
+        race = _Race(fiber, self.effects, self.first_to_end, self.site)
         fiber._stack.append(race)
         return race._ev(fiber)
 
 
 class _Race(_Group):
-    __slots__ = ("at", "effects", "ended", "first_to_end", "winner")
+    __slots__ = ("at", "effects", "ended", "first_to_end", "site", "winner")
 
-    def __init__(self, fiber: FiberCore, effects: Sequence[Node], first_to_end: bool) -> None:
+    def __init__(
+        self, fiber: FiberCore, effects: Sequence[Node], first_to_end: bool, site: Site
+    ) -> None:
         super().__init__(fiber)
+        self.site = site
         self.effects = effects
         self.first_to_end = first_to_end
         self.at = 0
@@ -118,7 +123,7 @@ class _Race(_Group):
         if self.winner is None:
             if self.at < len(self.effects):
                 self.at += 1
-                return self.start(fiber._spawn(self.effects[self.at - 1], 0, None))
+                return self.start(fiber._spawn(self.effects[self.at - 1], 0, self.site))
             if len(self.ended) < len(self.effects):
                 return fiber._suspend(self)
         return self.end_with(_RaceEnd(self), self.why_losers_end())
@@ -164,17 +169,22 @@ class TimeoutOp(Node):
     ``late`` decides what the timeout gives (TR3).
     """
 
-    __slots__ = ("first", "late", "sleep")
+    __slots__ = ("first", "late", "site", "sleep")
 
     def __init__(
-        self, first: Node, sleep: Callable[[FiberCore], Node], late: Callable[[], Any]
+        self,
+        first: Node,
+        sleep: Callable[[FiberCore], Node],
+        late: Callable[[], Any],
+        site: Site,
     ) -> None:
         self.first: Node = first
+        self.site: Site = site
         self.sleep: Callable[[FiberCore], Node] = sleep
         self.late: Callable[[], Any] = late
 
     def _ev(self, fiber: FiberCore) -> Any:
-        race = _TimeoutRace(fiber, (self.first, self.sleep(fiber)), self.late)
+        race = _TimeoutRace(fiber, (self.first, self.sleep(fiber)), self.late, self.site)
         fiber._stack.append(race)
         return race._ev(fiber)
 
@@ -182,8 +192,10 @@ class TimeoutOp(Node):
 class _TimeoutRace(_Race):
     __slots__ = ("late",)
 
-    def __init__(self, fiber: FiberCore, effects: Sequence[Node], late: Callable[[], Any]) -> None:
-        super().__init__(fiber, effects, True)
+    def __init__(
+        self, fiber: FiberCore, effects: Sequence[Node], late: Callable[[], Any], site: Site
+    ) -> None:
+        super().__init__(fiber, effects, True, site)
         self.late = late
 
     def _too_late(self) -> bool:
@@ -248,18 +260,24 @@ _INLINE = (SucceedOp, FailCauseOp, ExitOp)
 class WorkersOp(Node):
     """Up to ``limit`` at a time (None: all), each in a worker fiber started at once."""
 
-    __slots__ = ("discard", "f", "items", "limit")
+    __slots__ = ("discard", "f", "items", "limit", "site")
 
     def __init__(
-        self, items: Iterable[Any], f: Callable[[Any], Any], limit: int | None, discard: bool
+        self,
+        items: Iterable[Any],
+        f: Callable[[Any], Any],
+        limit: int | None,
+        discard: bool,
+        site: Site,
     ) -> None:
+        self.site: Site = site
         self.items: Iterable[Any] = items
         self.f: Callable[[Any], Any] = f
         self.limit: int | None = limit
         self.discard: bool = discard
 
     def _ev(self, fiber: FiberCore) -> Any:
-        workers = _Workers(fiber, iter(self.items), self.f, self.limit, self.discard)
+        workers = _Workers(fiber, iter(self.items), self.f, self.limit, self.discard, self.site)
         fiber._stack.append(workers)
         return workers._ev(fiber)
 
@@ -276,6 +294,7 @@ class _Workers(_Group):
         "more",
         "results",
         "running",
+        "site",
     )
 
     def __init__(
@@ -285,8 +304,10 @@ class _Workers(_Group):
         f: Callable[[Any], Any],
         limit: int | None,
         discard: bool,
+        site: Site,
     ) -> None:
         super().__init__(fiber)
+        self.site = site
         self.items = items
         self.f = f
         self.limit = limit
@@ -326,7 +347,7 @@ class _Workers(_Group):
                     fiber._next = self
                     return fiber._yield_turn()
                 continue
-            child = fiber._spawn(_AsEffect(effect), 1 if fiber._mask else 0, None)
+            child = fiber._spawn(_AsEffect(effect), 1 if fiber._mask else 0, self.site)
             self.index[child] = len(self.results) - 1
             self.running += 1
             return self.start(child)

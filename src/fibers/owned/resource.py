@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, final
 
@@ -19,6 +20,17 @@ A = TypeVar("A")
 E = TypeVar("E", bound=Exception)
 B = TypeVar("B")
 F = TypeVar("F", bound=Exception)
+
+
+_log = logging.getLogger("fibers")
+
+
+def _told(defect: BaseException) -> Effect[None, Never]:
+    """Nobody waits for a refresh that goes on by itself: its defect would be silent until the end
+    of the scope.
+    """
+    said = "Resource.auto: a refresh died; the value stays, the next one comes by the schedule"
+    return Effect.sync(lambda: _log.error(said, exc_info=defect))
 
 
 @final
@@ -52,7 +64,7 @@ class Resource(Generic[A, E]):
     ) -> Effect[Resource[B, F], Never]:
         """``manual``, refreshed by a fiber of the scope in context whenever ``policy`` says so: a
         schedule, or the time from one refresh to the next (timedelta or seconds). One that fails
-        is not the last. ValueError for a negative time.
+        is not the last, nor is one that dies, which is logged. ValueError for a negative time.
         """
         check_effect(acquire, "Resource.auto")
         schedule = (
@@ -62,7 +74,8 @@ class Resource(Generic[A, E]):
         def refreshed(resource: Resource[B, F]) -> Effect[Any, Never]:
             runs = iter((Effect.succeed(None),))
             # A schedule is asked after each run, and the first value is there already.
-            again = Effect.suspend(lambda: next(runs, resource.refresh().ignore()))
+            refresh = resource.refresh().ignore().catch_defect(_told)
+            again = Effect.suspend(lambda: next(runs, refresh))
             return again.repeat(schedule).fork_scoped()
 
         return Resource.manual(acquire).tap(refreshed)
