@@ -38,7 +38,10 @@ def make_fibers_of(made_of: Callable[..., type[Any]] | None) -> None:
 
 def made_for(kind: type[K]) -> type[K]:
     """The class to make a root fiber of ``kind`` of."""
-    return kind if _made_of is None else _made_of(kind)
+    if _made_of is None:
+        return kind
+    made: type[K] = _made_of(kind)
+    return made
 
 
 def new_fiber(

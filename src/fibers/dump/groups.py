@@ -67,9 +67,15 @@ def report(shot: Snapshot) -> Report:
 
 
 def _scope(shot: ScopeShot, kinds: _Kinds) -> ScopeGroups:
-    return ScopeGroups(
-        shot, kinds.grouped(shot.fibers), [_scope(child, kinds) for child in shot.scopes]
-    )
+    whole = ScopeGroups(shot, kinds.grouped(shot.fibers), [])
+    todo = [whole]  # no recursion: scopes may be nested deep
+    while todo:
+        at = todo.pop()
+        at.scopes.extend(
+            ScopeGroups(child, kinds.grouped(child.fibers), []) for child in at.shown.scopes
+        )
+        todo.extend(at.scopes)
+    return whole
 
 
 def _walk(groups: Iterable[Group]) -> Iterator[tuple[Group, int]]:

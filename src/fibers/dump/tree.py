@@ -240,21 +240,30 @@ class _Owners:
 
     def shot_of(self, scope: Any) -> ScopeShot:
         shot = self._shots.get(scope)
-        if shot is None:
-            kind = type(scope).__name__
-            name = getattr(scope, "name", None)
-            occupants: dict[str, Any] = getattr(scope, "_occupants", {})
-            shot = self._shots[scope] = ScopeShot(
-                kind if name in (None, kind) else f"{kind} {name!r}",
-                getattr(scope, "_strategy", "?"),
-                getattr(scope, "state", "?"),
-                len(getattr(scope, "_entries", ())),
-                {cut(name): _described(it) for name, it in list(occupants.items())},
-            )
-            parent: tuple[Any, Any] | None = getattr(scope, "_parent", None)
-            siblings = self.roots if parent is None else self.shot_of(parent[0]).scopes
+        if shot is not None:
+            return shot
+        new = [scope]  # and its parents that are: no recursion, they may be many
+        while (parent := getattr(new[-1], "_parent", None)) and parent[0] not in self._shots:
+            new.append(parent[0])
+        siblings = self._shots[parent[0]].scopes if parent else self.roots
+        for each in reversed(new):
+            shot = self._shots[each] = self._look_at(each)
             siblings.append(shot)
+            siblings = shot.scopes
+        assert shot is not None
         return shot
+
+    def _look_at(self, scope: Any) -> ScopeShot:
+        kind = type(scope).__name__
+        name = getattr(scope, "name", None)
+        occupants: dict[str, Any] = getattr(scope, "_occupants", {})
+        return ScopeShot(
+            kind if name in (None, kind) else f"{kind} {name!r}",
+            getattr(scope, "_strategy", "?"),
+            getattr(scope, "state", "?"),
+            len(getattr(scope, "_entries", ())),
+            {cut(name): _described(it) for name, it in list(occupants.items())},
+        )
 
 
 def _described(occupant: Any) -> Any:

@@ -9,7 +9,7 @@ import math
 import random as _random
 from collections.abc import Callable
 from datetime import datetime, tzinfo
-from typing import Any, Generic, Never, TypeAlias, final, overload
+from typing import Any, Final, Generic, Never, TypeAlias, final, overload
 
 from typing_extensions import TypeVar
 
@@ -43,6 +43,10 @@ CurrentMetadata: Tag[ScheduleMetadata] = Tag(METADATA_KEY, BEFORE_THE_FIRST_STEP
 first run, and outside."""
 
 
+LEVELS_CALLED: Final = 32
+"""So many schedules made of each other ask each other by plain calls."""
+
+
 @final
 class Schedule(Generic[Out_co, In_contra, E_co]):
     """When to run again: gives an ``Out`` at each step and at its end, is told an ``In`` (a value,
@@ -57,10 +61,14 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
     one is negative (PD18).
     """
 
-    __slots__ = ("_start",)
+    __slots__ = ("_levels", "_start")
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, *made_of: Schedule[Any, Any, Any]) -> None:
+        levels = 1 + max((part._levels for part in made_of), default=0)
+        if levels == LEVELS_CALLED:
+            start, levels = steps.in_the_run_loop(start), 0
         self._start = start
+        self._levels: int = levels
 
     # ------------------------------------------------------------------ make
 
@@ -185,7 +193,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         def goes_on(m: ScheduleMetadata) -> bool:
             return (most is None or m.attempt <= most) and grid.ns(m.elapsed) <= longest
 
-        return Schedule(steps.after(self._start, steps.stop_unless(goes_on)))
+        return Schedule(steps.after(self._start, steps.stop_unless(goes_on)), self)
 
     def while_(
         self: Schedule[Out, In, E],
@@ -193,7 +201,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
     ) -> Schedule[Out, In, E | F]:
         """Stop, with the output of this very step, where ``predicate(metadata)`` says no."""
         check_function(predicate, "Schedule.while_")
-        return Schedule(steps.after(self._start, steps.stop_unless(predicate)))
+        return Schedule(steps.after(self._start, steps.stop_unless(predicate)), self)
 
     # ------------------------------------------------------------------ change
 
@@ -217,7 +225,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         def last(m: ScheduleMetadata) -> Any:
             return steps.then(f(m), ScheduleDone)
 
-        return Schedule(steps.after(self._start, mapped, last))
+        return Schedule(steps.after(self._start, mapped, last), self)
 
     def for_input(self: Schedule[Out, object, E], kind: type[In]) -> Schedule[Out, In, E]:
         """Say what its input will be, to a type checker and nobody else: callbacks then know it.
@@ -235,7 +243,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         """
         check_function(f, "Schedule.tap")
         return Schedule(
-            steps.after(self._start, lambda m, result: steps.then(f(m), lambda _: result))
+            steps.after(self._start, lambda m, result: steps.then(f(m), lambda _: result)), self
         )
 
     def passthrough(self: Schedule[Any, In, E]) -> Schedule[In, In, E]:
@@ -247,7 +255,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         def last(m: ScheduleMetadata) -> Any:
             return ScheduleDone(m.input)
 
-        return Schedule(steps.after(self._start, passed, last))
+        return Schedule(steps.after(self._start, passed, last), self)
 
     # ------------------------------------------------------------------ delay
 
@@ -261,7 +269,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         def modified(m: ScheduleMetadata, _: Any) -> Any:
             return steps.then(f(m), lambda delay: (m.output, checked_seconds(delay, "a delay")))
 
-        return Schedule(steps.after(self._start, modified))
+        return Schedule(steps.after(self._start, modified), self)
 
     def add_delay(
         self: Schedule[Out, In, E],
@@ -275,7 +283,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
                 f(m), lambda more: (m.output, m.duration + checked_seconds(more, "a delay"))
             )
 
-        return Schedule(steps.after(self._start, longer))
+        return Schedule(steps.after(self._start, longer), self)
 
     def jittered(
         self, *, random: Callable[[], float] = _random.random
@@ -288,7 +296,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
         def shaken(m: ScheduleMetadata, _: Any) -> Any:
             return m.output, m.duration * (0.8 + 0.4 * random())
 
-        return Schedule(steps.after(self._start, shaken))
+        return Schedule(steps.after(self._start, shaken), self)
 
     # ------------------------------------------------------------------ combine
 
@@ -297,7 +305,7 @@ class Schedule(Generic[Out_co, In_contra, E_co]):
     ) -> Schedule[Out | B, In, E | F]:
         """This one to its end, whose output is dropped, then ``other`` (SD4)."""
         _check_schedules("concat()", other)
-        return Schedule(steps.one_after_the_other(self._start, other._start))
+        return Schedule(steps.one_after_the_other(self._start, other._start), self, other)
 
     def max(
         self: Schedule[Any, In, E], *others: Schedule[Any, In, F]
@@ -329,7 +337,7 @@ def _together(
 ) -> Schedule[float, In, E | F]:
     _check_schedules("max() or min()", first, *others)
     starts = (first._start, *(other._start for other in others))
-    return Schedule(steps.together(starts, choose))
+    return Schedule(steps.together(starts, choose), first, *others)
 
 
 def _check_schedules(what: str, *given: object) -> None:

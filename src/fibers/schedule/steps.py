@@ -147,6 +147,27 @@ def checked(start: Start) -> Start:
     return begin
 
 
+def in_the_run_loop(start: Start) -> Start:
+    """The same, as effects: a schedule of many is then no deep call of Python's. Begun at the first
+    step.
+    """
+
+    def begin() -> Step:
+        begun: list[Step] = []
+
+        def step(now: float, given: Any) -> Effect[Any, Any]:
+            def run() -> Effect[Any, Any]:
+                if not begun:
+                    begun.append(start())
+                return _as_effect(begun[0](now, given))
+
+            return Effect.suspend(run)
+
+        return step
+
+    return begin
+
+
 # ---------------------------------------------------------------------------- several
 
 
@@ -211,14 +232,20 @@ class _Poll:
         self.delays: list[float | None] = []
 
     def go_on(self) -> Any:
-        if len(self.delays) < len(self.steps):
-            return then(self.steps[len(self.delays)](self.now, self.given), self.collect)
+        while len(self.delays) < len(self.steps):
+            result = self.steps[len(self.delays)](self.now, self.given)
+            if _is_effect(result):
+                return result.flat_map(lambda value: _as_effect(self.collect(value)))
+            self.note(result)
         delay = self.choose(self.delays)
         return ScheduleDone(0.0) if delay is None else (delay, delay)
 
     def collect(self, result: Any) -> Any:
-        self.delays.append(None if isinstance(result, ScheduleDone) else result[1])
+        self.note(result)
         return self.go_on()
+
+    def note(self, result: Any) -> None:
+        self.delays.append(None if isinstance(result, ScheduleDone) else result[1])
 
 
 def longest(delays: list[float | None]) -> float | None:
