@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import signal
 import types
 from asyncio import base_events
 from typing import Any
@@ -55,6 +56,13 @@ class Task(metaclass=_TaskClass):
         if task._source_traceback:
             del task._source_traceback[-1]  # this frame
         return task
+
+
+def hear_sigint() -> None:
+    """As in the foreground. A job in the background is started to ignore it, and a test that sends
+    it to itself would wait for ever.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def install() -> None:

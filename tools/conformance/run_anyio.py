@@ -56,6 +56,7 @@ def main() -> None:
     args = sys.argv[1:]
     plain = "--plain" in args
     tests = [a for a in args if a != "--plain"]
+    hosting.hear_sigint()
     if not plain:
         hosting.install()
     outcomes = Outcomes()

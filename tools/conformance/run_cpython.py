@@ -88,6 +88,7 @@ def main() -> None:
     args = sys.argv[1:]
     plain = "--plain" in args
     name, *only = [arg for arg in args if arg != "--plain"]
+    hosting.hear_sigint()
     if not plain:
         hosting.install()
     started = time.perf_counter()
