@@ -155,7 +155,6 @@ OTHER: dict[str, Callable[[Any], Any]] = {
     "Effect.fail": Effect.fail,
     "Effect.die": Effect.die,
     "Effect.fail_cause": Effect.fail_cause,
-    "Effect.from_exit": Effect.from_exit,
     "Deferred.fail_cause": lambda x: api.Deferred().fail_cause(x),
     "Deferred.done": lambda x: api.Deferred().done(x),
     "Deferred.into": lambda x: api.Deferred.into(one, x),

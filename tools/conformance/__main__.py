@@ -28,7 +28,7 @@ from typing import Any
 
 from tools.pythons import ROOT, SUPPORTED, candidates, version_of
 
-MODULE_BOUND_SECONDS = 300
+MODULE_BOUND_SECONDS = 900
 RUNS_AGAIN = 3
 """How often a test has to pass after a failure that nobody expected, to count as a stumble."""
 EXPECTED_SHARE = 0.05

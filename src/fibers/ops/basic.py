@@ -17,7 +17,7 @@ from fibers.cause import (
 from fibers.exit import failed, succeeded
 from fibers.loop.native import speed
 from fibers.loop.protocol import FAIL, NEXT, Around, Frame, Node, outcome_of
-from fibers.misplaced import refuse_coroutine
+from fibers.misplaced import closed_coroutine, refuse_coroutine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -313,6 +313,7 @@ def exit_outcome(fiber: FiberCore, exit_: Any) -> Any:
     if isinstance(exit_, Failure):
         fiber._cause = exit_._inner_value  # pyright: ignore[reportUnknownMemberType]  # an exit's failure is a Cause
         return FAIL
+    closed_coroutine(exit_)
     raise TypeError(f"expected an Exit (Success or Failure), got {type(exit_).__name__}")
 
 

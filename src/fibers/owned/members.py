@@ -141,7 +141,7 @@ class Members(OneLoop):
         given: Any = fiber  # annotations bind nobody who runs no type checker
         if not isinstance(given, FiberCore):
             way_out = "start an effect with run(...)"
-            refuse(given, type(self).__name__, "a Fiber that runs already", way_out)
+            refuse(given, type(self).__name__, "in a Fiber that runs already", way_out)
         hash(key)
         return _Set(self, key, fiber, only_if_missing, propagate_interruption)
 
