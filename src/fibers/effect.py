@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, cast, overload
 
 from returns.maybe import Maybe, Nothing, Some
-from returns.result import Failure, Success
 from typing_extensions import ParamSpec, TypeAliasType, TypeVar
 
 from fibers import missing, tracing
@@ -167,12 +166,6 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
     @staticmethod
     def from_exit(exit_: Exit[T, F]) -> Effect[T, F]:
         """Give the exit's value, or fail with its own cause (FL23)."""
-        check_kind(
-            exit_,
-            (Success, Failure),
-            "Effect.from_exit",
-            "an Exit, Success(value) or Failure(cause)",
-        )
         return _FromExit(exit_)
 
     @staticmethod
