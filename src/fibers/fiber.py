@@ -181,7 +181,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
             refuse(scope, "run_in", "a Scope")
         if self._state != ENDED:
             if scope._is_closed:
-                self._interrupt_now(Interrupt(self.id, "scope closed"))
+                self._interrupt_now(Interrupt(self.id, "scope closed"), again=False)
             else:
                 if self._owner is not None and self._owner is not scope:
                     self._owner._drop(self)

@@ -219,7 +219,9 @@ async def _main(eff: Effect[Any, Any], services: RuntimeServices) -> Ended:
     loop.set_default_executor(BoundedThreads(RUN_END_BOUND_SECONDS))
     queue = queue_of(loop)
     fiber = new_fiber(services.around(eff), env=DEFAULT_ENV)
-    queue.on_fatal = lambda exc: fiber._interrupt_now(Interrupt(None, type(exc).__name__))
+    queue.on_fatal = lambda exc: fiber._interrupt_now(
+        Interrupt(None, type(exc).__name__), again=False
+    )
     fiber._drive()
     late: Cause[Any] | None = None
     try:
@@ -302,7 +304,9 @@ def _check_started(fiber: Fiber[Any, Any], eff: object) -> None:
 def _obey(fiber: Fiber[Any, Any], signal: AbortSignal) -> None:
     if fiber._state == ENDED:
         return
-    remove = signal.add_listener(lambda reason: fiber._interrupt_now(Interrupt(None, str(reason))))
+    remove = signal.add_listener(
+        lambda reason: fiber._interrupt_now(Interrupt(None, str(reason)), again=False)
+    )
     fiber._watch(_Then(remove))
 
 

@@ -88,7 +88,9 @@ class _Main:
         loop = self.loop = asyncio.get_running_loop()
         queue = queue_of(loop)
         fiber = self.fiber = new_fiber(services.around(eff), env=DEFAULT_ENV)
-        queue.on_fatal = lambda exc: fiber._interrupt_now(Interrupt(None, type(exc).__name__))
+        queue.on_fatal = lambda exc: fiber._interrupt_now(
+            Interrupt(None, type(exc).__name__), again=False
+        )
         if self.signalled is not None:
             fiber._interrupt_here(Interrupt(None, signal.Signals(self.signalled).name))
         else:

@@ -52,7 +52,6 @@ class WithBodies(WithGroups):
     def _await_future(self, yielded: Any) -> Any:
         """A body yielded something that is no effect: asyncio's side of the house."""
         if yielded is None:  # after a throw: _run sees to it otherwise
-            self._rv = None
             return self._yield_turn()
         try:
             blocking = yielded._asyncio_future_blocking
@@ -137,10 +136,7 @@ class WithBodies(WithGroups):
         assert self._thrown is not None
         _, cause, again = self._thrown
         self._thrown = None
-        stack = self._stack
-        stack.pop()
-        if stack and type(stack[-1]) is Declares:
-            stack.pop()
+        self._stack.pop()
         if again:
             self._pend = True
             cause = landed(cause, self._own_cause())

@@ -129,7 +129,6 @@ class EndOfParent(Frame):
         self.asked: Cause[Any] | None = fiber._icause
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
-        fiber._mask -= 1
         if fiber._icause is not self.asked and not fiber._base_mask:
             # Interrupted while it waited: a success becomes I, a failure keeps its cause.
             own = fiber._own_cause()

@@ -118,7 +118,6 @@ class Interruptible(FiberState):
         assert own is not None
         self._cause = landed(self._cause, own) if self._rv is FAIL else own
         self._rv = FAIL
-        self._state = RUNNING
         return True
 
     def _stop_waiting(self) -> bool:
@@ -175,8 +174,6 @@ class Interruptible(FiberState):
         """Carry out an interrupt that ``_ask`` found due: synchronously, on this stack, unless
         plain calls nest too deep already.
         """
-        if self._state == ENDED or self._state == RUNNING:
-            return
         queue = self._queue
         if queue.depth >= NESTING_LIMIT_CALLS or not has_room():
             # Before anything is changed: this may be too much for the stack, and is raised then.
@@ -188,7 +185,7 @@ class Interruptible(FiberState):
             self._drive(here=here)
         del self  # see _drive
 
-    def _interrupt_now(self, why: Interrupt, again: bool = False) -> None:
+    def _interrupt_now(self, why: Interrupt, again: bool) -> None:
         """A plain call's interrupt, from any thread (AT16)."""
         loop = self._queue.loop
         if loop is not None and hooks.running_loop() is not loop and not loop.is_closed():

@@ -196,7 +196,6 @@ class FiberCore(WithBodies):
                             continue
                         if value is None:
                             # sleep(0), and whatever else only wants the others to run.
-                            self._rv = None
                             value = self._yield_turn()
                         elif isinstance(value, Node):
                             if self._attn or ops <= 1:

@@ -117,6 +117,7 @@ class _Fields:
     _ctx: contextvars.Context
     _env: dict[str, Any]
     _face: InnerTask
+    _ok: bool
     _result: Any
     _exit: Any
     _rv: Any
@@ -163,7 +164,6 @@ class _Fields:
         face._depth = mask
         face._told = NOTHING_TOLD
         self._face = face
-        self._ok = False
         self._exit = None
         self._observers: list[Observer] | None = None
         self._children: dict[FiberCore, None] | None = None
