@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 import fibers as fb
 from fibers import Effect
 from tests.probes.kit_f import (
+    cause_of,
     collector_off,
+    endless,
+    inner_task,
     interrupted,
     interruptors,
     new_gate,
     running_fiber,
     turns,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 pytestmark = pytest.mark.lifecycle
 
@@ -154,3 +161,166 @@ async def test_a_cleanup_gets_its_value_where_what_was_awaited_had_to_end_first(
 
     assert log == [5]
     assert exit == interrupted(by=7)
+
+
+async def test_a_cancel_and_an_interrupt_of_one_tick_are_thrown_once_into_an_old_record() -> None:
+    """PD2, AT22: the same where the body has seen a failure before."""
+    log: list[str] = []
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def body() -> None:
+        tasks.append(inner_task())
+        await handles_a_failure()
+        try:
+            await Effect.never()
+        finally:
+            await asyncio.sleep(0)
+            log.append("cleaned")
+
+    fiber = fb.run_fork(Effect.promise(body))
+    tasks[0].cancel()
+    fiber.interrupt_unsafe(by=7)
+    await fiber.exit()
+
+    assert log == ["cleaned"]
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "parallel"])
+async def test_a_close_does_not_cut_a_cleanup_that_has_begun(
+    strategy: Literal["sequential", "parallel"],
+) -> None:
+    """PD2: a later request only joins the cause."""
+    log: list[str] = []
+    gate = new_gate()
+    scope = fb.Scope(strategy)
+
+    async def body() -> None:
+        try:
+            await Effect.never()
+        finally:
+            await gate
+            log.append("cleaned")
+
+    fiber = scope.fork(Effect.promise(body), start_immediately=True)
+    fiber.interrupt_unsafe(by=7)
+    closer = fb.run_fork(scope.close())
+    gate.set_result(0)
+    await closer.exit()
+
+    assert log == ["cleaned"]
+    assert interruptors(fiber.poll()) == [7, closer.id]
+
+
+async def test_a_fiber_that_asked_itself_to_end_still_runs() -> None:
+    """WI2: up to its next suspension, and it says so."""
+    said: list[str] = []
+
+    async def body() -> None:
+        running_fiber().interrupt_unsafe(by=7)
+        said.append(repr(running_fiber()))
+
+    exit = await fb.run_fork(Effect.promise(body)).exit()
+
+    assert "running" in said[0]
+    assert exit == interrupted(by=7)
+
+
+async def test_an_interrupt_from_the_fibers_own_context_lands_in_turn_however_deep() -> None:
+    """PD10, PD16: also by the trampoline, a Context can't be entered twice."""
+    target = fb.run_fork(endless())
+    last = fb.run_fork(endless().ensuring(target.interrupt()))
+    for _ in range(10):
+        call = Effect.sync(last.interrupt_unsafe)
+        last = fb.run_fork(endless().ensuring(call))
+
+    target.get_context().run(last.interrupt_unsafe)
+    at_once = target.poll()
+    await turns()
+
+    assert at_once is None
+    assert target.done()
+
+
+class Touchy:
+    """A callback that can't be compared, as a future does that forgets one."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not comparable")
+
+    __hash__ = None  # type: ignore[assignment]  # what Python does where only __eq__ is defined
+
+    def __call__(self, _: object) -> None:
+        """Nothing to do."""
+
+
+async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt() -> None:
+    """WI1: it waits on, as if nobody had asked."""
+    awaited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    awaited.add_done_callback(Touchy())
+
+    async def body() -> None:
+        await asyncio.shield(awaited)
+
+    async def waiting() -> int:
+        return await awaited
+
+    fiber = fb.run_fork(Effect.promise(waiting))
+    with pytest.raises(RuntimeError, match="not comparable"):
+        fiber.interrupt_unsafe(by=7)
+    alive = fiber.poll()
+    awaited.set_result(5)
+    await turns()
+
+    assert alive is None
+    assert fiber.done()
+
+
+class Bare:
+    """Yields a future again after it has awaited it: what asyncio refuses."""
+
+    def __init__(self, future: asyncio.Future[int]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from self._future.__await__()
+        yield self._future
+
+
+async def test_a_future_that_is_yielded_and_not_awaited_is_refused() -> None:
+    """PD11: as in a plain task, also where it was awaited before."""
+    gate = new_gate()
+
+    async def body() -> None:
+        await Bare(gate)
+
+    fiber = fb.run_fork(Effect.promise(body))
+    gate.set_result(0)
+    (defect,) = cause_of(await fiber.exit()).defects
+
+    assert isinstance(defect, RuntimeError)
+
+
+async def test_a_cancel_in_a_later_step_than_an_uncancel_is_a_new_request() -> None:
+    """PD11, AT21: only in the same step is it the TaskGroup that takes back what it gave back."""
+    log: list[str] = []
+    gate = new_gate()
+
+    async def body() -> None:
+        try:
+            await Effect.never()
+        finally:
+            task = inner_task()
+            task.uncancel()
+            await gate
+            task.cancel()
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                log.append("cancelled")
+
+    fiber = fb.run_fork(Effect.promise(body))
+    fiber.interrupt_unsafe(by=7)
+    gate.set_result(0)
+    await fiber.exit()
+
+    assert log == ["cancelled"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import fibers as fb
 from fibers import Effect
-from tests.probes.kit_f import Boom, note, unhandled_failures
+from tests.probes.kit_f import Boom, new_gate, note, running_fiber, unhandled_failures
 from tests.regressions.test_interrupts import run_apart
 
 pytestmark = pytest.mark.lifecycle
@@ -27,6 +29,45 @@ async def test_a_close_that_has_finalizers_to_run_reports_unseen_failures(strate
     assert log == ["finalizer"]
     assert before == 0
     assert told == [fiber.id]
+
+
+async def test_a_failure_in_the_cleanup_that_a_close_waits_for_is_reported() -> None:
+    """PD8: that fiber is the last thing of its owner."""
+
+    async def body() -> None:
+        try:
+            await Effect.never()
+        finally:
+            raise Boom
+
+    with unhandled_failures() as seen:
+        scope = fb.Scope()
+        fiber = scope.fork(Effect.promise(body), start_immediately=True)
+        await scope.close()
+        told = [id_ for id_, _ in seen]
+
+    assert told == [fiber.id]
+
+
+async def test_a_finalizer_of_a_parallel_scope_is_masked() -> None:
+    """PD3: it runs in a fiber of its own, which nobody can cut."""
+    log: list[str] = []
+    gate = new_gate()
+    finalizers: list[fb.Fiber[Any, Any]] = []
+
+    async def finalizer() -> None:
+        finalizers.append(running_fiber())
+        await gate
+        log.append("finalized")
+
+    scope = fb.Scope("parallel")
+    await scope.add_finalizer(lambda _: Effect.promise(finalizer))
+    closer = fb.run_fork(scope.close())
+    finalizers[0].interrupt_unsafe()
+    gate.set_result(0)
+    await closer.exit()
+
+    assert log == ["finalized"]
 
 
 def test_a_signal_that_arrives_as_a_fiber_ends_stops_the_run() -> None:

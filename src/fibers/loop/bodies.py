@@ -34,11 +34,9 @@ def _future_done(self: WithBodies, future: Any) -> None:
         self._own_rare().cut = False
         self._rv = FAIL
         self._cause = self._joined_by(future)
-    else:
-        self._rv = None
-        if self._attn and not future.cancelled():
-            # Something else will be thrown: its failure counts as looked at all the same.
-            future.exception()
+    elif self._attn and not future.cancelled():
+        # Something else will be thrown: its failure counts as looked at all the same.
+        future.exception()
     self._drive()
     del self  # see _drive
 

@@ -25,6 +25,8 @@ class EndFibers(Node, Wait, Observer):
 
     __slots__ = ("again", "at", "leads_to", "left", "targets", "waiter", "why")
 
+    waiter: FiberCore | None
+
     def __init__(
         self,
         targets: list[FiberCore],
@@ -41,7 +43,6 @@ class EndFibers(Node, Wait, Observer):
         self.leads_to: Callable[[FiberCore, FiberCore], bool] | None = leads_to
         self.at: int = 0
         self.left: int = 0
-        self.waiter: FiberCore | None = None
 
     def _ev(self, fiber: FiberCore) -> Any:
         try:
