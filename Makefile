@@ -111,6 +111,7 @@ coverage: dev
 	@$(BIN)/coverage report
 
 mutation: $(VENV)/stamp-mutation
+	$(BIN)/python -m pytest -q tests/meta/test_mutation.py
 	$(BIN)/python -m tools.mutation $(ARGS)
 
 spec: dev

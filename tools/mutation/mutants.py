@@ -17,11 +17,6 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-_trees: Any = importlib.import_module("cosmic_ray.ast")
-_mutating: Any = importlib.import_module("cosmic_ray.mutating")
-_plugins: Any = importlib.import_module("cosmic_ray.plugins")
-_leaves: Any = importlib.import_module("parso.python.tree")
-
 _OPERATORS: Final = (
     "AddNot",
     "ExceptionReplacer",
@@ -71,38 +66,45 @@ class ForgetStatement:
     `del` is left alone: what it cuts is a cycle, which only a newer Python or a collection shows.
     """
 
+    def __init__(self) -> None:
+        # Only `make mutation` installs it; what else is here works without.
+        self._leaves: Any = importlib.import_module("parso.python.tree")
+
     def mutation_positions(self, node: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
         """Where it can change `node`."""
         if node.type != "simple_stmt" or node.children[0].type not in ("expr_stmt", "atom_expr"):
             return
-        if _leaves.search_ancestor(node, "funcdef") is not None:
+        if self._leaves.search_ancestor(node, "funcdef") is not None:
             yield node.children[0].start_pos, node.children[0].end_pos
 
     def mutate(self, node: Any, index: int) -> Any:
         """The changed node."""
         first = node.get_first_leaf()
-        node.children[0] = _leaves.Keyword("pass", first.start_pos, first.prefix)
+        node.children[0] = self._leaves.Keyword("pass", first.start_pos, first.prefix)
         return node
 
 
 def mutants_of(file: str, source: str) -> list[Mutant]:
     """Every mutant of one module that is neither the module itself nor one of the others."""
+    trees: Any = importlib.import_module("cosmic_ray.ast")
+    mutating: Any = importlib.import_module("cosmic_ray.mutating")
+    plugins: Any = importlib.import_module("cosmic_ray.plugins")
     seen = {fingerprint(source)}
     spans = _Spans(source)
-    tree = _trees.get_ast(source)
+    tree = trees.get_ast(source)
     found: list[Mutant] = []
     operators: list[tuple[str, Any]] = [
-        (name, _plugins.get_operator(f"core/{name}")()) for name in _OPERATORS
+        (name, plugins.get_operator(f"core/{name}")()) for name in _OPERATORS
     ]
     operators.append(("ForgetStatement", ForgetStatement()))
     for name, operator in operators:
         starts = [
             start
-            for node in _trees.ast_nodes(tree)
+            for node in trees.ast_nodes(tree)
             for start, _ in operator.mutation_positions(node)
         ]
         for occurrence, (line, _) in enumerate(starts):
-            changed: str = _mutating.mutate_code(source, operator, occurrence)
+            changed: str = mutating.mutate_code(source, operator, occurrence)
             try:
                 mark = fingerprint(changed)
             except SyntaxError:
