@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,15 +40,17 @@ async def test_a_cleanup_that_follows_a_yield_can_interrupt_its_own_fiber_again(
             await asyncio.sleep(0)
         finally:
             running_fiber().interrupt_unsafe(by=8, again=True)
-            log.append("still in the same segment")
+            log.append("running" if "running" in repr(running_fiber()) else "not running")
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
                 log.append("cut again")
+            await asyncio.sleep(0)
+            log.append("cleaned")
 
     exit = await fb.run_fork(Effect.promise(body)).exit()
 
-    assert log == ["still in the same segment", "cut again"]
+    assert log == ["running", "cut again", "cleaned"]
     assert interruptors(exit) == [7, 8]
 
 
@@ -244,8 +247,12 @@ async def test_an_interrupt_from_the_fibers_own_context_lands_in_turn_however_de
 class Touchy:
     """A callback that can't be compared, as a future does that forgets one."""
 
+    touchy = True
+
     def __eq__(self, other: object) -> bool:
-        raise RuntimeError("not comparable")
+        if self.touchy:
+            raise RuntimeError("not comparable")
+        return self is other
 
     __hash__ = None  # type: ignore[assignment]  # what Python does where only __eq__ is defined
 
@@ -256,10 +263,8 @@ class Touchy:
 async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt() -> None:
     """WI1: it waits on, as if nobody had asked."""
     awaited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    awaited.add_done_callback(Touchy())
-
-    async def body() -> None:
-        await asyncio.shield(awaited)
+    callback = Touchy()
+    awaited.add_done_callback(callback)
 
     async def waiting() -> int:
         return await awaited
@@ -268,11 +273,11 @@ async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt() 
     with pytest.raises(RuntimeError, match="not comparable"):
         fiber.interrupt_unsafe(by=7)
     alive = fiber.poll()
-    awaited.set_result(5)
-    await turns()
+    callback.touchy = False
+    fiber.interrupt_unsafe(by=8)
 
     assert alive is None
-    assert fiber.done()
+    assert interruptors(fiber.poll()) == [7, 8]
 
 
 class Bare:
@@ -324,3 +329,124 @@ async def test_a_cancel_in_a_later_step_than_an_uncancel_is_a_new_request() -> N
     await fiber.exit()
 
     assert log == ["cancelled"]
+
+
+async def test_a_request_in_the_cleanup_of_a_body_that_lets_the_first_pass_joins_the_cause() -> (
+    None
+):
+    """PD2: also where the cleanup is one synchronous segment."""
+
+    async def body() -> None:
+        try:
+            await Effect.never()
+        finally:
+            running_fiber().interrupt_unsafe(by=8)
+
+    fiber = fb.run_fork(Effect.promise(body))
+    fiber.interrupt_unsafe(by=7)
+
+    assert interruptors(fiber.poll()) == [7, 8]
+
+
+@pytest.mark.parametrize(("again", "cleaned"), [(False, ["cleaned"]), (True, [])])
+async def test_only_an_urgent_request_cuts_what_an_awaited_task_cleans_up(
+    again: bool, cleaned: list[str]
+) -> None:
+    """WI1, PD2: the task was cancelled by the first one, and ends in its own time."""
+    log: list[str] = []
+    gate = new_gate()
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.wait([gate])
+            log.append("cleaned")
+
+    async def body() -> None:
+        await asyncio.create_task(slow_to_end())
+
+    fiber = fb.run_fork(Effect.promise(body))
+    await turns()
+    fiber.interrupt_unsafe(by=7)
+    await turns()
+    fiber.interrupt_unsafe(by=8, again=again)
+    await turns()
+    gate.set_result(0)
+    exit = await fiber.exit()
+
+    assert log == cleaned
+    assert interruptors(exit) == [7, 8]
+
+
+async def test_an_ended_fiber_keeps_nothing_of_its_context() -> None:
+    """PD13: what it has set there may be large."""
+    var: contextvars.ContextVar[Large] = contextvars.ContextVar("var")
+    gone: list[weakref.ref[Large]] = []
+
+    async def body() -> None:
+        large = Large()
+        gone.append(weakref.ref(large))
+        var.set(large)
+
+    with collector_off():
+        fiber = fb.run_fork(Effect.promise(body))
+        alive = gone[0]() is not None
+
+    assert fiber.done()
+    assert not alive
+
+
+async def test_a_cancel_follows_its_fiber_from_an_effect_to_a_future() -> None:
+    """PD11: it was asked for while an effect was waited for, and lands a turn later."""
+    log: list[str] = []
+    tasks: list[asyncio.Task[Any]] = []
+    latch = fb.Latch()
+    gate = new_gate()
+    scope = fb.Scope()
+
+    async def body() -> None:
+        tasks.append(inner_task())
+        await latch.await_()
+        log.append("woken")
+        try:
+            await gate
+        except asyncio.CancelledError:
+            log.append("cancelled")
+
+    fiber = fb.run_fork(Effect.promise(body))
+    scope.fork(latch.open())
+    tasks[0].cancel()
+    await turns()
+    gate.cancel()
+    await fiber.exit()
+
+    assert log == ["woken", "cancelled"]
+
+
+async def test_a_fiber_is_in_its_own_context_after_a_switch_however_deep() -> None:
+    """PD10, PD16: also where it went on by the trampoline."""
+    log: list[str] = []
+    var: contextvars.ContextVar[str] = contextvars.ContextVar("var", default="of nobody")
+    target = fb.run_fork(endless())
+    token = var.set("its own")
+    ended = target.interrupt().map(lambda _: log.append(var.get()))
+    last = fb.run_fork(endless().ensuring(ended))
+    var.reset(token)
+    for _ in range(10):
+        last = fb.run_fork(endless().ensuring(Effect.sync(last.interrupt_unsafe)))
+
+    last.interrupt_unsafe()
+
+    assert log == ["its own"]
+
+
+async def test_a_cancelled_error_that_a_callback_raises_is_a_defect() -> None:
+    """PD6: nobody asked this fiber to end."""
+
+    def callback() -> None:
+        raise asyncio.CancelledError
+
+    exit = await fb.run_fork(Effect.sync(callback)).exit()
+
+    assert [type(defect) for defect in cause_of(exit).defects] == [asyncio.CancelledError]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 
 import fibers as fb
 from fibers import Effect
-from tests.probes.kit_f import Boom, new_gate, note, running_fiber, unhandled_failures
+from tests.probes.kit_f import Boom, cause_of, new_gate, note, running_fiber, unhandled_failures
 from tests.regressions.test_interrupts import run_apart
 
 pytestmark = pytest.mark.lifecycle
@@ -47,6 +48,18 @@ async def test_a_failure_in_the_cleanup_that_a_close_waits_for_is_reported() -> 
         told = [id_ for id_, _ in seen]
 
     assert told == [fiber.id]
+
+
+async def test_a_failed_finalizer_of_a_parallel_scope_is_the_closes_failure_alone() -> None:
+    """PD8, SC4: nobody left it unhandled."""
+    with unhandled_failures() as seen:
+        scope = fb.Scope("parallel")
+        await scope.add_finalizer(lambda _: Effect.die(Boom()))
+        exit = await scope.close().exit()
+        gc.collect()
+
+    assert [type(defect) for defect in cause_of(exit).defects] == [Boom]
+    assert seen == []
 
 
 async def test_a_finalizer_of_a_parallel_scope_is_masked() -> None:
@@ -97,4 +110,4 @@ def test_a_signal_that_arrives_as_a_fiber_ends_stops_the_run() -> None:
             print("stopped")
     """
 
-    assert run_apart(program).stdout == "told\nstopped\n"
+    assert run_apart(program, 30.0).stdout == "told\nstopped\n"

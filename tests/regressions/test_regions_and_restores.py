@@ -10,7 +10,13 @@ import pytest
 
 import fibers as fb
 from fibers import Effect
-from tests.probes.kit_f import collector_off, endless, interrupted, running_fiber
+from tests.probes.kit_f import (
+    collector_off,
+    endless,
+    inner_task,
+    interrupted,
+    running_fiber,
+)
 
 pytestmark = pytest.mark.lifecycle
 
@@ -67,7 +73,9 @@ async def test_a_restore_in_a_callback_raises_the_pending_interrupt() -> None:
     log: list[str] = []
 
     alone = await fb.run_fork(interrupted_in_a_callback(log)).exit()
-    followed = await fb.run_fork(interrupted_in_a_callback(log).map(log.append)).exit()
+    followed = await fb.run_fork(
+        interrupted_in_a_callback(log).map(lambda _: log.append("next"))
+    ).exit()
 
     assert log == ["region", "region"]
     assert [alone, followed] == [interrupted(by=7), interrupted(by=7)]
@@ -103,7 +111,7 @@ async def test_a_callback_may_swallow_what_a_restore_raised_but_not_the_interrup
             except asyncio.CancelledError:
                 log.append("swallowed")
 
-    exit = await fb.run_fork(Effect.sync(callback).map(log.append)).exit()
+    exit = await fb.run_fork(Effect.sync(callback).map(lambda _: log.append("next"))).exit()
 
     assert log == ["swallowed"]
     assert exit == interrupted(by=7)
@@ -143,3 +151,26 @@ async def test_who_keeps_the_task_of_a_region_does_not_keep_the_fiber() -> None:
         alive = gone() is not None
 
     assert not alive
+
+
+async def test_a_cancel_from_outside_lands_in_a_hole_of_the_mask_that_held_it() -> None:
+    """PD11, IN12: there nothing protects from what was opened above."""
+    log: list[str] = []
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def masked() -> None:
+        tasks[0].cancel()
+        log.append("held")
+        try:
+            await Effect.yield_now().interruptible()
+            log.append("went on")
+        except asyncio.CancelledError:
+            log.append("cut")
+
+    async def body() -> None:
+        tasks.append(inner_task())
+        await Effect.promise(masked).uninterruptible()
+
+    await fb.run_fork(Effect.promise(body)).exit()
+
+    assert log == ["held", "cut"]

@@ -157,7 +157,6 @@ class Unheard:
         self._fibers.add(fiber)
 
     def report(self) -> None:
-        """Hand those that are still there to the hook, oldest first, and forget them."""
+        """Hand those that are still there to the hook, oldest first."""
         for fiber in sorted(self._fibers, key=lambda f: f.id):
             fiber._report()
-        self._fibers.clear()
