@@ -134,6 +134,49 @@ def test_who_waits_for_a_fiber_of_a_closed_loop_can_be_interrupted(
     assert asker.poll() == interrupted(by=7)
 
 
+def test_of_two_that_ask_from_another_loop_one_may_give_up(
+    two_loops: tuple[asyncio.AbstractEventLoop, asyncio.AbstractEventLoop],
+) -> None:
+    """AT16: the other is told of the end."""
+    near, far = two_loops
+    gate: asyncio.Future[None] = far.create_future()
+    masked = Effect.promise(lambda: gate).uninterruptible()
+    target = far.run_until_complete(call(lambda: fb.run_fork(masked)))
+    patient = near.run_until_complete(call(lambda: fb.run_fork(target.interrupt())))
+    hasty = [near.run_until_complete(call(lambda: fb.run_fork(target.interrupt())))]
+    far.run_until_complete(turns())
+    near.run_until_complete(call(hasty.pop().interrupt_unsafe))
+    far.run_until_complete(turns())
+    gate.set_result(None)
+    far.run_until_complete(turns())
+    near.run_until_complete(turns())
+
+    assert patient.poll() == Success(None)
+
+
+def test_who_gives_up_from_another_loop_leaves_nothing_at_the_target(
+    two_loops: tuple[asyncio.AbstractEventLoop, asyncio.AbstractEventLoop],
+) -> None:
+    """PD13, AT16: once the target's loop has had a turn."""
+    near, far = two_loops
+    gate: asyncio.Future[None] = far.create_future()
+    masked = Effect.promise(lambda: gate).uninterruptible()
+    target = far.run_until_complete(call(lambda: fb.run_fork(masked)))
+    with collector_off():
+        before = sys.getrefcount(target)
+        for _ in range(10):
+            asker = near.run_until_complete(call(lambda: fb.run_fork(target.interrupt())))
+            far.run_until_complete(turns())
+            near.run_until_complete(call(asker.interrupt_unsafe))
+            far.run_until_complete(turns())
+        del asker
+        after = sys.getrefcount(target)
+    gate.set_result(None)
+    far.run_until_complete(turns())
+
+    assert after == before
+
+
 # ---- let go by a close
 
 

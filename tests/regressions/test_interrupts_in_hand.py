@@ -280,6 +280,44 @@ async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt() 
     assert interruptors(fiber.poll()) == [7, 8]
 
 
+class Meddling:
+    """A callback whose comparison interrupts a fiber."""
+
+    def __init__(self) -> None:
+        self.fibers: list[fb.Fiber[Any, Any]] = []
+
+    def __eq__(self, other: object) -> bool:
+        while self.fibers:
+            self.fibers.pop().interrupt_unsafe(by=8)
+        return self is other
+
+    __hash__ = None  # type: ignore[assignment]  # what Python does where only __eq__ is defined
+
+    def __call__(self, _: object) -> None:
+        """Nothing to do."""
+
+
+async def test_a_fiber_interrupted_while_it_is_cut_loose_unwinds_once() -> None:
+    """WI1: the second request joins the cause."""
+    log: list[str] = []
+    awaited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    callback = Meddling()
+    awaited.add_done_callback(callback)
+
+    async def waiting() -> None:
+        try:
+            await awaited
+        finally:
+            log.append("cleaned")
+
+    fiber = fb.run_fork(Effect.promise(waiting))
+    callback.fibers.append(fiber)
+    fiber.interrupt_unsafe(by=7)
+
+    assert log == ["cleaned"]
+    assert interruptors(fiber.poll()) == [7, 8]
+
+
 class Bare:
     """Yields a future again after it has awaited it: what asyncio refuses."""
 

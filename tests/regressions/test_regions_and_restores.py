@@ -174,3 +174,25 @@ async def test_a_cancel_from_outside_lands_in_a_hole_of_the_mask_that_held_it() 
     await fb.run_fork(Effect.promise(body)).exit()
 
     assert log == ["held", "cut"]
+
+
+async def test_a_fiber_whose_body_left_a_region_open_leaves_no_cycle() -> None:
+    """PD13: the record of the body and the region let go of each other."""
+    regions: list[weakref.ref[Any]] = []
+
+    class Held:
+        """What is freed with the body."""
+
+    @fb.effect
+    async def leaky() -> None:
+        fb.uninterruptible().__enter__()
+        held = Held()
+        regions.append(weakref.ref(held))
+
+    with collector_off():
+        fiber = fb.run_fork(leaky().exit())
+        gone = weakref.ref(fiber)
+        del fiber
+        alive = [gone() is not None, regions[0]() is not None]
+
+    assert alive == [False, False]
