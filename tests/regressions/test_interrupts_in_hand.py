@@ -260,8 +260,9 @@ class Touchy:
         """Nothing to do."""
 
 
-async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt() -> None:
-    """WI1: it waits on, as if nobody had asked."""
+@pytest.mark.parametrize("owned", [True, False])
+async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt(owned: bool) -> None:
+    """WI1: it waits on, as if nobody had asked; for a future of its own or for somebody's."""
     awaited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     callback = Touchy()
     awaited.add_done_callback(callback)
@@ -269,7 +270,7 @@ async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt() 
     async def waiting() -> int:
         return await awaited
 
-    fiber = fb.run_fork(Effect.promise(waiting))
+    fiber = fb.run_fork(Effect.promise(waiting if owned else lambda: awaited))
     with pytest.raises(RuntimeError, match="not comparable"):
         fiber.interrupt_unsafe(by=7)
     alive = fiber.poll()

@@ -196,3 +196,25 @@ async def test_a_fiber_whose_body_left_a_region_open_leaves_no_cycle() -> None:
         alive = [gone() is not None, regions[0]() is not None]
 
     assert alive == [False, False]
+
+
+async def test_what_is_caught_in_one_restored_part_is_raised_in_the_next() -> None:
+    """PD17: each restore() entered afterwards raises."""
+    log: list[str] = []
+
+    async def body() -> None:
+        with fb.uninterruptible() as restore:
+            for await_here in (endless(), Effect.yield_now()):
+                try:
+                    with restore():
+                        log.append("entered")
+                        await await_here
+                except asyncio.CancelledError:
+                    log.append("raised")
+
+    fiber = fb.run_fork(Effect.promise(body))
+    fiber.interrupt_unsafe(by=7)
+    exit = await fiber.exit()
+
+    assert log == ["entered", "raised", "raised"]
+    assert exit == interrupted(by=7)
