@@ -146,7 +146,6 @@ class _Restored(AbstractContextManager[None]):
             mark = region._mark
             if mark is not None:
                 mark.exc, mark.cause, mark.own = exc, own, own
-                mark.rearm = True
             fiber._delivered += 1
             raise exc
         self._mask = fiber._mask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from typing import Any, Never
 
@@ -11,10 +12,13 @@ import pytest
 import fibers as fb
 from fibers import Effect
 from tests.probes.kit_f import (
+    Boom,
+    cause_of,
     collector_off,
     endless,
     inner_task,
     interrupted,
+    new_gate,
     running_fiber,
 )
 
@@ -218,3 +222,38 @@ async def test_what_is_caught_in_one_restored_part_is_raised_in_the_next() -> No
 
     assert log == ["entered", "raised", "raised"]
     assert exit == interrupted(by=7)
+
+
+async def test_what_failed_beside_the_interrupt_leaves_the_region_with_it() -> None:
+    """PD2, AT19: the defect of a finalizer in the restored part is not lost at the region's end."""
+
+    async def body() -> None:
+        with fb.uninterruptible() as restore, restore():
+            await endless().ensuring(Effect.die(Boom()))
+
+    fiber = fb.run_fork(Effect.promise(body))
+    fiber.interrupt_unsafe(by=7)
+    cause = cause_of(fiber.poll())
+
+    assert [type(defect) for defect in cause.defects] == [Boom]
+    assert cause.has_interrupts
+
+
+async def test_leaving_a_restored_part_in_another_fiber_is_a_runtime_error() -> None:
+    """PD17: it stays open, and its own fiber can leave it."""
+    gate = new_gate()
+    holes: list[contextlib.AbstractContextManager[None]] = []
+
+    async def body() -> int:
+        with fb.uninterruptible() as restore:
+            holes.append(restore())
+            with holes[0]:
+                await gate
+        return 5
+
+    fiber = fb.run_fork(Effect.promise(body))
+    with pytest.raises(RuntimeError, match="in another fiber"):
+        holes[0].__exit__(None, None, None)
+    gate.set_result(0)
+
+    assert await fiber == 5
