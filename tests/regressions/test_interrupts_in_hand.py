@@ -436,6 +436,25 @@ async def test_an_ended_fiber_keeps_nothing_of_its_context() -> None:
     assert not alive
 
 
+async def test_an_ended_fiber_does_not_keep_its_parent() -> None:
+    """PD13: who keeps a child keeps the child alone."""
+    children: list[fb.Fiber[Any, Any]] = []
+
+    async def parent() -> None:
+        children.append(await endless().fork_child(start_immediately=True))
+
+    with collector_off():
+        fiber = fb.run_fork(Effect.promise(parent))
+        gone = weakref.ref(fiber)
+        ended = fiber.done()
+        del fiber
+        alive = gone() is not None
+
+    assert ended
+    assert children[0].done()
+    assert not alive
+
+
 async def test_a_cancel_follows_its_fiber_from_an_effect_to_a_future() -> None:
     """PD11: it was asked for while an effect was waited for, and lands a turn later."""
     log: list[str] = []
