@@ -53,9 +53,7 @@ async def test_an_interrupt_that_is_given_up_leaves_nothing_at_its_target() -> N
     with collector_off():
         before = sys.getrefcount(target)
         for _ in range(10):
-            asker = fb.run_fork(target.interrupt())
-            asker.interrupt_unsafe()
-        del asker
+            fb.run_fork(target.interrupt()).interrupt_unsafe()
         after = sys.getrefcount(target)
     gate.set_result(0)
     await target.exit()
@@ -163,11 +161,10 @@ def test_who_gives_up_from_another_loop_leaves_nothing_at_the_target(
     with collector_off():
         before = sys.getrefcount(target)
         for _ in range(10):
-            asker = near.run_until_complete(call(lambda: fb.run_fork(target.interrupt())))
+            hasty = [near.run_until_complete(call(lambda: fb.run_fork(target.interrupt())))]
             far.run_until_complete(turns())
-            near.run_until_complete(call(asker.interrupt_unsafe))
+            near.run_until_complete(call(hasty.pop().interrupt_unsafe))
             far.run_until_complete(turns())
-        del asker
         after = sys.getrefcount(target)
     gate.set_result(None)
     far.run_until_complete(turns())

@@ -254,7 +254,7 @@ class Touchy:
             raise RuntimeError("not comparable")
         return self is other
 
-    __hash__ = None  # type: ignore[assignment]  # what Python does where only __eq__ is defined
+    __hash__ = object.__hash__
 
     def __call__(self, _: object) -> None:
         """Nothing to do."""
@@ -292,7 +292,7 @@ class Meddling:
             self.fibers.pop().interrupt_unsafe(by=8)
         return self is other
 
-    __hash__ = None  # type: ignore[assignment]  # what Python does where only __eq__ is defined
+    __hash__ = object.__hash__
 
     def __call__(self, _: object) -> None:
         """Nothing to do."""
