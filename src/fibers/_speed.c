@@ -32,6 +32,7 @@ enum { CHILD, DETACHED, IN_SCOPE };
     X(Fork) X(Body) X(Succeed) X(Scope) X(EMPTY) X(NOTHING_RARE) X(NOTHING_TOLD)         \
     X(current_tasks) X(this_thread) X(task_set) X(Future) X(Task)                        \
     X(slow_future_done) X(slow_await) X(wait_for) X(monotonic) X(slow_interrupt) X(slow_throw) X(enter_body)   \
+    X(slow_new_fiber) X(RootFiber) X(DEFAULT_ENV) X(slow_exit_made) X(Success) X(inner_value)                \
     X(running_loop) X(Fiber) X(Interrupt) X(Cause) X(CancelledError) X(Caught) X(Declares)
 #define DECLARE(name) static PyObject *s_##name;
 FOREIGN(DECLARE)
@@ -43,7 +44,8 @@ FOREIGN(DECLARE)
     X(closing) X(add_done_callback) X(context) X(get_loop) X(_asyncio_future_blocking)   \
     X(_await_outside) X(_await_breather) X(data) X(_remove) X(_pending_removals)         \
     X(_commit_removals) X(reasons) X(by) X(reason) X(asked) X(_abandon) X(remove_done_callback) \
-    X(cancel) X(done) X(throw) X(_mark) X(_unwind) X(_yield_turn) X(_register) X(__fiber_interrupt__)
+    X(cancel) X(done) X(throw) X(_mark) X(_unwind) X(_yield_turn) X(_register) X(__fiber_interrupt__) \
+    X(__fibers_queue__) X(site) X(mask)
 #define DECLARE_NAME(name) static PyObject *n_##name;
 NAMES(DECLARE_NAME)
 static PyObject *kw_context; /* ("context",) */
@@ -60,7 +62,8 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
-    PyObject *queue, *ctx, *env, *code, *stack, *rv, *next, *wait, *icause, *cause, *cont;
+    PyObject *queue, *ctx, *env, *code, *rv, *next, *wait, *icause, *cause, *cont;
+    PyObject *only, *stack; /* one frame alone, which is most; else all of them in a list */
     PyObject *switch_to, *face, *result, *exit, *observers, *children, *owner, *rare, *thrown;
     long long id;
     int mask, base_mask, stale, delivered, offset;
@@ -337,6 +340,67 @@ spawn(Fiber *parent, PyObject *effect, int mask, PyObject *code, int offset)
     return child;
 }
 
+/* The queue of the loop that runs; NULL, also without an exception, where that is not made yet. */
+static PyObject *
+queue_of_running_loop(void)
+{
+    PyObject *loop = PyObject_CallNoArgs(s_running_loop);
+    PyObject *queue = NULL;
+    if (loop != NULL && loop != Py_None) {
+        queue = PyObject_GetAttr(loop, n___fibers_queue__);
+        if (queue == NULL)
+            PyErr_Clear();
+    }
+    Py_XDECREF(loop);
+    return queue;
+}
+
+/* root.new_fiber for the calls that edges make: an effect, its site, perhaps a mask. */
+static PyObject *
+new_fiber(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+    PyObject *site = NULL, *queue = NULL, *env = s_DEFAULT_ENV;
+    long mask = 0;
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    if (n != 1 || s_RootFiber != s_Fiber)
+        goto twin;
+    for (Py_ssize_t i = 0; i < named; i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        if (name == n_site)
+            site = args[n + i];
+        else if (name == n_mask && PyLong_CheckExact(args[n + i]))
+            mask = PyLong_AsLong(args[n + i]);
+        else
+            goto twin;
+    }
+    if (site == NULL || mask < 0 || mask > 1)
+        goto twin;
+    if (running != NULL) {
+        Fiber *caller = inside();
+        if (caller == NULL || IS_NONE(caller->env))
+            goto twin;
+        queue = Py_NewRef(caller->queue);
+        env = caller->env;
+    }
+    else
+        queue = queue_of_running_loop();
+    if (queue == NULL)
+        goto twin;
+    PyTypeObject *kind = (PyTypeObject *)s_Fiber;
+    PyObject *ctx = PyContext_CopyCurrent();
+    Fiber *made = ctx == NULL ? NULL : (Fiber *)kind->tp_alloc(kind, 0);
+    if (made != NULL && (read_site(site, &made->code, &made->offset) < 0 ||
+                         fill_fiber(made, queue, args[0], ctx, env, (int)mask) < 0))
+        Py_CLEAR(made);
+    Py_XDECREF(ctx);
+    Py_DECREF(queue);
+    return (PyObject *)made;
+twin:
+    if (PyErr_Occurred())
+        return NULL;
+    return PyObject_Vectorcall(s_slow_new_fiber, args, n, names);
+}
+
 /* ------------------------------------------------------------------ suspending and waking */
 
 /* asyncio's set of tasks, filled as WeakSet.add and discard do, without their frames. */
@@ -521,6 +585,7 @@ end(Fiber *self, int ok, PyObject *value)
         Py_CLEAR(((Inner *)self->face)->fiber);
     }
     Py_CLEAR(self->face);
+    Py_CLEAR(self->only);
     Py_CLEAR(self->stack);
     Py_CLEAR(self->wait);
     Py_CLEAR(self->ctx);
@@ -563,19 +628,50 @@ end(Fiber *self, int ok, PyObject *value)
 
 static int drive(Fiber *self, int here);
 
+/* The stack as a list, for who wants more than its top; borrowed. */
+static PyObject *
+frames(Fiber *self)
+{
+    if (self->stack == NULL) {
+        self->stack = PyList_New(self->only != NULL);
+        if (self->stack != NULL && self->only != NULL) {
+            PyList_SET_ITEM(self->stack, 0, self->only);
+            self->only = NULL;
+        }
+    }
+    return self->stack;
+}
+
 static int
 stack_push(Fiber *self, PyObject *frame)
 {
-    if (self->stack == NULL && (self->stack = PyList_New(0)) == NULL)
-        return -1;
-    return PyList_Append(self->stack, frame);
+    if (self->only == NULL && self->stack == NULL) {
+        self->only = Py_NewRef(frame);
+        return 0;
+    }
+    PyObject *stack = frames(self);
+    return stack == NULL ? -1 : PyList_Append(stack, frame);
 }
 
 static void
 stack_pop(Fiber *self)
 {
+    if (self->stack == NULL) {
+        Py_CLEAR(self->only);
+        return;
+    }
     Py_ssize_t n = PyList_GET_SIZE(self->stack);
     (void)PyList_SetSlice(self->stack, n - 1, n, NULL);
+}
+
+/* The top frame, or the one below it; NULL where there is none. Borrowed. */
+static inline PyObject *
+stack_top(Fiber *self, int below)
+{
+    if (self->stack == NULL)
+        return below ? NULL : self->only;
+    Py_ssize_t n = PyList_GET_SIZE(self->stack) - below;
+    return n > 0 ? PyList_GET_ITEM(self->stack, n - 1) : NULL;
 }
 
 static PyObject *
@@ -746,11 +842,11 @@ static PyObject *
 throw_into(Fiber *self, PyObject *coro)
 {
     PyObject *cause = self->cause;
-    Py_ssize_t n = PyList_GET_SIZE(self->stack);
+    PyObject *below = stack_top(self, 1);
     if (!IS_PLAIN(self))
         return PyObject_CallMethodOneArg((PyObject *)self, n__throw_into, coro);
     if (cause == NULL || cause != self->icause || self->rare != s_NOTHING_RARE ||
-        (n > 1 && Py_IS_TYPE(PyList_GET_ITEM(self->stack, n - 2), (PyTypeObject *)s_Caught)))
+        (below != NULL && Py_IS_TYPE(below, (PyTypeObject *)s_Caught)))
         return PyObject_CallFunctionObjArgs(s_slow_throw, self, coro, NULL);
     PyObject *value = NULL, *yielded = NULL;
     PyObject *reasons = PyObject_GetAttr(cause, n_reasons);
@@ -777,8 +873,8 @@ throw_into(Fiber *self, PyObject *coro)
         /* WithBodies._passed */
         put(&self->thrown, NULL);
         stack_pop(self);
-        n = PyList_GET_SIZE(self->stack);
-        if (n && Py_IS_TYPE(PyList_GET_ITEM(self->stack, n - 1), (PyTypeObject *)s_Declares))
+        below = stack_top(self, 0);
+        if (below != NULL && Py_IS_TYPE(below, (PyTypeObject *)s_Declares))
             stack_pop(self);
         if (again)
             self->pend = 1;
@@ -1016,13 +1112,13 @@ run_step(Fiber *self)
                 Py_DECREF(top);
             }
             else if (value == s_FAIL) {
-                if (self->stack == NULL || PyList_GET_SIZE(self->stack) == 0) {
+                top = Py_XNewRef(stack_top(self, 0));
+                if (top == NULL) {
                     PyObject *cause = Py_XNewRef(self->cause);
                     Py_SETREF(value, end(self, 0, cause));
                     Py_XDECREF(cause);
                     continue;
                 }
-                top = Py_NewRef(PyList_GET_ITEM(self->stack, PyList_GET_SIZE(self->stack) - 1));
                 if (PyCoro_CheckExact(top))
                     Py_SETREF(value, throw_into(self, top));
                 else {
@@ -1037,11 +1133,11 @@ run_step(Fiber *self)
                 return value;
             continue;
         }
-        if (self->stack == NULL || PyList_GET_SIZE(self->stack) == 0) {
+        top = Py_XNewRef(stack_top(self, 0));
+        if (top == NULL) {
             Py_SETREF(value, end(self, 1, value));
             continue;
         }
-        top = Py_NewRef(PyList_GET_ITEM(self->stack, PyList_GET_SIZE(self->stack) - 1));
         if (!PyCoro_CheckExact(top)) {
             stack_pop(self);
             Py_SETREF(value, PyObject_CallMethodObjArgs(top, n__val, self, value, NULL));
@@ -1297,12 +1393,29 @@ Fiber_future_done(Fiber *self, PyObject *future)
     Py_RETURN_NONE;
 }
 
+/* FiberState._exit_made. */
+static PyObject *
+Fiber_exit_made(Fiber *self, PyObject *unused)
+{
+    if (!IS_NONE(self->exit))
+        return Py_NewRef(self->exit);
+    if (!self->ok || self->result == NULL)
+        return PyObject_CallOneArg(s_slow_exit_made, (PyObject *)self);
+    PyTypeObject *kind = (PyTypeObject *)s_Success;
+    PyObject *made = kind->tp_alloc(kind, 0);
+    /* Through the slot: the class guards its own __setattr__. */
+    if (made != NULL && Py_TYPE(s_inner_value)->tp_descr_set(s_inner_value, made, self->result) < 0)
+        Py_CLEAR(made);
+    if (made == NULL)
+        return NULL;
+    put(&self->exit, Py_NewRef(made));
+    return made;
+}
+
 static PyObject *
 Fiber_get_stack(Fiber *self, void *unused)
 {
-    if (self->stack == NULL && (self->stack = PyList_New(0)) == NULL)
-        return NULL;
-    return Py_NewRef(self->stack);
+    return Py_XNewRef(frames(self));
 }
 
 static int
@@ -1313,6 +1426,7 @@ Fiber_set_stack(Fiber *self, PyObject *value, void *unused)
         return -1;
     }
     put(&self->stack, Py_NewRef(value));
+    Py_CLEAR(self->only);
     return 0;
 }
 
@@ -1483,7 +1597,7 @@ await_fiber(Fiber *self)
 #define MEMBER(type, name, kind, field) {name, kind, offsetof(type, field), 0, NULL}
 
 #define FIBER_OBJECTS(X)                                                                 \
-    X(queue) X(ctx) X(env) X(code) X(stack) X(rv) X(next) X(wait) X(icause) X(cause)     \
+    X(queue) X(ctx) X(env) X(code) X(only) X(stack) X(rv) X(next) X(wait) X(icause) X(cause)     \
     X(cont) X(switch_to) X(face) X(result) X(exit) X(observers) X(children) X(owner) X(rare) \
     X(thrown)
 #define QUEUE_OBJECTS(X) X(loop) X(ready) X(turn) X(live) X(fatal) X(on_fatal) X(context)
@@ -1604,6 +1718,7 @@ static PyMethodDef Fiber_methods[] = {
     {"_wake_cause", (PyCFunction)Fiber_wake_cause, METH_O, NULL},
     {"_wake_next", (PyCFunction)Fiber_wake_next, METH_O, NULL},
     {"_future_done", (PyCFunction)Fiber_future_done, METH_O, NULL},
+    {"_exit_made", (PyCFunction)Fiber_exit_made, METH_NOARGS, NULL},
     {NULL},
 };
 static PyAsyncMethods Fiber_async = {.am_await = (unaryfunc)await_fiber};
@@ -1632,6 +1747,24 @@ static PyMemberDef Inner_members[] = {
 TYPE(Inner, "What an inner task consists of.", .tp_members = Inner_members,
      .tp_init = (initproc)Inner_init, .tp_weaklistoffset = offsetof(Inner, weakrefs));
 
+/* type.__call__, for arguments that a constructor of ours does not take at once. */
+static PyObject *
+construct(PyObject *kind, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+    PyObject *made = NULL, *given = PyTuple_New(n), *named = NULL;
+    for (Py_ssize_t i = 0; given != NULL && i < n; i++)
+        PyTuple_SET_ITEM(given, i, Py_NewRef(args[i]));
+    if (given != NULL && names != NULL && (named = PyDict_New()) != NULL)
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++)
+            if (PyDict_SetItem(named, PyTuple_GET_ITEM(names, i), args[n + i]) < 0)
+                Py_CLEAR(given);
+    if (given != NULL && (names == NULL || named != NULL))
+        made = PyType_Type.tp_call(kind, given, named);
+    Py_XDECREF(given);
+    Py_XDECREF(named);
+    return made;
+}
+
 static int
 Body_init(Body *self, PyObject *args, PyObject *kwargs)
 {
@@ -1651,6 +1784,22 @@ static PyObject *
 Body_kwargs(Body *self, void *unused)
 {
     return IS_NONE(self->kwargs) ? PyDict_New() : Py_NewRef(self->kwargs);
+}
+/* The constructor as Python code calls it, without the tuple that tp_init would be given. */
+static PyObject *
+Body_call(PyObject *kind, PyObject *const *args, size_t flags, PyObject *names)
+{
+    if (PyVectorcall_NARGS(flags) != 4 || names != NULL || !PyTuple_CheckExact(args[1]))
+        return construct(kind, args, PyVectorcall_NARGS(flags), names);
+    Body *self = (Body *)((PyTypeObject *)kind)->tp_alloc((PyTypeObject *)kind, 0);
+    if (self != NULL) {
+        self->f = Py_NewRef(args[0]);
+        self->args = Py_NewRef(args[1]);
+        if (!PyDict_CheckExact(args[2]) || PyDict_GET_SIZE(args[2]))
+            self->kwargs = Py_NewRef(args[2]);
+        self->declares = Py_NewRef(args[3]);
+    }
+    return (PyObject *)self;
 }
 static PyMemberDef Body_members[] = {
     MEMBER(Body, "f", T_OBJECT, f),
@@ -1680,6 +1829,26 @@ Fork_init(Fork *self, PyObject *args, PyObject *kwargs)
     self->mode = mode;
     self->immediate = immediate != 0;
     return 0;
+}
+static PyObject *
+Fork_call(PyObject *kind, PyObject *const *args, size_t flags, PyObject *names)
+{
+    /* A flag that is no bool, or a mode out of range, is for tp_init to judge. */
+    if (PyVectorcall_NARGS(flags) != 6 || names != NULL || !PyBool_Check(args[3]) ||
+        !PyLong_CheckExact(args[1]))
+        return construct(kind, args, PyVectorcall_NARGS(flags), names);
+    Fork *self = (Fork *)((PyTypeObject *)kind)->tp_alloc((PyTypeObject *)kind, 0);
+    if (self == NULL)
+        return NULL;
+    self->first = Py_NewRef(args[0]);
+    self->mode = (int)PyLong_AsLong(args[1]);
+    self->owner = Py_NewRef(args[2]);
+    self->immediate = args[3] == Py_True;
+    self->masked = Py_NewRef(args[4]);
+    if ((self->mode == -1 && PyErr_Occurred()) ||
+        read_site(args[5], &self->code, &self->offset) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
 }
 static PyMemberDef Fork_members[] = {
     MEMBER(Fork, "first", T_OBJECT, first),     MEMBER(Fork, "owner", T_OBJECT, owner),
@@ -1757,6 +1926,10 @@ setup(PyObject *module, PyObject *args, PyObject *given)
         taken++;                                                                         \
     }
     FOREIGN(TAKE)
+    if (s_Body != NULL)
+        ((PyTypeObject *)s_Body)->tp_vectorcall = Body_call;
+    if (s_Fork != NULL)
+        ((PyTypeObject *)s_Fork)->tp_vectorcall = Fork_call;
     if (taken != PyDict_Size(given)) {
         PyErr_SetString(PyExc_TypeError, "setup() got a name that it does not know");
         return NULL;
@@ -1794,6 +1967,8 @@ static PyMethodDef module_methods[] = {
     {"setup", (PyCFunction)(void (*)(void))setup, METH_VARARGS | METH_KEYWORDS,
      "Take over what the Python side defines."},
     {"missing", missing, METH_NOARGS, "Names that setup() was not given yet."},
+    {"new_fiber", (PyCFunction)(void (*)(void))new_fiber, METH_FASTCALL | METH_KEYWORDS,
+     "root.new_fiber."},
     {"task_of_step", task_of_step, METH_NOARGS, "hooks.task_of_step, without a frame."},
     {NULL},
 };

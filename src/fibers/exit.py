@@ -28,13 +28,13 @@ _fill: Any = cast("Any", Success)._inner_value.__set__
 
 def succeeded(value: A) -> Success[A]:
     """The exit of an effect that gave ``value``."""
-    exit_ = _new_success(Success)
+    exit_: Success[A] = _new_success(Success)
     _fill(exit_, value)
-    return cast("Success[A]", exit_)
+    return exit_
 
 
 def failed(cause: Cause[E]) -> Failure[Cause[E]]:
     """The exit of an effect that ended with ``cause``."""
-    exit_ = _new_failure(Failure)
+    exit_: Failure[Cause[E]] = _new_failure(Failure)
     _fill(exit_, cause)
-    return cast("Failure[Cause[E]]", exit_)
+    return exit_

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fibers.clock import LIVE_CLOCK
 from fibers.fiber import Fiber, current_fiber
 from fibers.loop import hooks, queue
+from fibers.loop.native import hand_over, speed
 from fibers.ops.clock import CLOCK_KEY
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def make_fibers_of(made_of: Callable[..., type[Any]] | None) -> None:
     global _fiber_class, _made_of
     _made_of = made_of
     _fiber_class = made_for(Fiber)
+    hand_over(RootFiber=_fiber_class)
 
 
 def made_for(kind: type[K]) -> type[K]:
@@ -73,3 +75,8 @@ def new_fiber(
         context = contextvars.copy_context()
     # A cast would be a call, on the edge's hot path.
     return _fiber_class(on, eff, context, env, mask, site)
+
+
+hand_over(slow_new_fiber=new_fiber, RootFiber=Fiber, DEFAULT_ENV=DEFAULT_ENV)
+if not TYPE_CHECKING and speed is not None:
+    new_fiber = speed.new_fiber

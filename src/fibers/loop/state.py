@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 from time import monotonic
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from returns.result import Success
 
 from fibers.cause import EMPTY
 from fibers.exit import failed, succeeded
@@ -179,7 +181,17 @@ else:
     _Base = speed.Fiber
 
 
-@twins("_suspend", "_yield_turn", "_register", "_wake", "_wake_cause", "_wake_next")
+def _exit_made(self: FiberState) -> Any:
+    """The exit, made when somebody wants it."""
+    if self._exit is None:
+        result = self._result
+        self._exit = succeeded(result) if self._ok else failed(result)
+    return self._exit
+
+
+@twins(
+    "_suspend", "_yield_turn", "_register", "_wake", "_wake_cause", "_wake_next", "_exit_made"
+)
 class FiberState(_Base):
     """The small moves: suspend, yield, wake, and what is left at the end."""
 
@@ -289,12 +301,7 @@ class FiberState(_Base):
         self._cause = EMPTY
         del self._face
 
-    def _exit_made(self) -> Any:
-        """The exit, made when somebody wants it."""
-        if self._exit is None:
-            result = self._result
-            self._exit = succeeded(result) if self._ok else failed(result)
-        return self._exit
+    _exit_made = _exit_made  # a method, and by its own name for the twin
 
     def _watch(self, observer: Observer) -> None:
         if self._observers is None:
@@ -367,4 +374,11 @@ class FiberState(_Base):
         raise NotImplementedError
 
 
-hand_over(monotonic=monotonic, EMPTY=EMPTY, NOTHING_RARE=_NOTHING_RARE)
+hand_over(
+    monotonic=monotonic,
+    EMPTY=EMPTY,
+    NOTHING_RARE=_NOTHING_RARE,
+    slow_exit_made=_exit_made,
+    Success=Success,
+    inner_value=cast("Any", Success)._inner_value,
+)
