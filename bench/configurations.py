@@ -59,7 +59,8 @@ def configurations(
 ) -> tuple[list[Configuration], list[str]]:
     """All that can be measured here, and what has to be said of the others.
 
-    ``pythons`` are paths of interpreters; none: this one and the newest at hand. No ``loops``: both.
+    ``pythons`` are paths of interpreters; none: this one and the newest at hand. No ``loops``:
+    both.
     """
     notes: list[str] = []
     here: list[Python] = []

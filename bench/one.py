@@ -1,4 +1,4 @@
-"""One configuration: this Python, this build of fibers, one event loop. A line a row as it is measured.
+"""One configuration: this Python, this build of fibers, one event loop.
 
 `make bench` runs one process of this for each configuration; alone it is a look at a few rows:
 

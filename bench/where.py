@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import cProfile
 import gc
+import platform
 import pstats
 import statistics
 import sys
@@ -89,7 +90,7 @@ def main() -> int:
     own = {f: max(0.0, s[2] * 1e6 - s[1] * added) / n for f, s in stats.items() if s[1] * 50 > n}
     whole = sum(own.values())
     scale = cost / whole
-    print(f"{row.title(1)}: {cost:.2f} us for one ({BUILD}, {'.'.join(map(str, sys.version_info[:2]))})")
+    print(f"{row.title(1)}: {cost:.2f} us for one ({BUILD}, Python {platform.python_version()})")
     print(f"{'us':>7} {'share':>6} {'calls':>6}  function")
     for function, us in sorted(own.items(), key=lambda item: -item[1])[: options.top]:
         calls = stats[function][1] / n

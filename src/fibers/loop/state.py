@@ -189,9 +189,7 @@ def _exit_made(self: FiberState) -> Any:
     return self._exit
 
 
-@twins(
-    "_suspend", "_yield_turn", "_register", "_wake", "_wake_cause", "_wake_next", "_exit_made"
-)
+@twins("_suspend", "_yield_turn", "_register", "_wake", "_wake_cause", "_wake_next", "_exit_made")
 class FiberState(_Base):
     """The small moves: suspend, yield, wake, and what is left at the end."""
 
