@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 BUILD: Final[Literal["pure", "native"]] = "pure" if speed is None else "native"
 """What is measured: the Python modules alone, or with the compiled twin."""
-ROUNDS: Final = 7
+ROUNDS: Final = 5
 """Samples of each side, the warm-up not counted."""
-MANY_ROUNDS: Final = 21
+MANY_ROUNDS: Final = 15
 """The same, where a sample takes a few milliseconds only."""
 QUICK_PART: Final = 10
 """--quick does one in so many operations."""

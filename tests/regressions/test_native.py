@@ -12,12 +12,15 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from returns.primitives.exceptions import UnwrapFailedError
 
 import fibers as fb
 from fibers import Effect
 from fibers.loop import room, states
 from fibers.loop.native import speed
 from fibers.loop.run_loop import FiberCore
+from fibers.ops.body import BodyOp
+from fibers.ops.fork import ForkOp
 from tools import native
 
 if TYPE_CHECKING:
@@ -136,6 +139,88 @@ async def test_a_body_that_lets_its_interrupt_pass_may_open_a_region_on_the_way(
 
     assert log == ["cleaned", "and on"]
     assert exit_ == fb.run_sync(Effect.fail_cause(fb.Cause([fb.Interrupt(7)])).exit())
+
+
+async def test_one_frame_is_a_stack_as_two_are() -> None:
+    """The twin makes no list for one body; who looks finds one all the same, and it stays right."""
+    ready = asyncio.get_running_loop().create_future()
+
+    @fb.effect
+    async def inner() -> int:
+        await ready
+        return 1
+
+    @fb.effect
+    async def outer() -> int:
+        return 1 + await inner()
+
+    one, looked_at, two = (fb.run_fork(eff) for eff in (inner(), inner(), outer()))
+
+    assert [len(fiber._stack) for fiber in (looked_at, two)] == [1, 2]
+    assert looked_at.get_coro() is looked_at._stack[0]
+    assert [f.f_code.co_name for f in two.get_stack()] == ["outer", "inner"]
+    ready.set_result(None)
+    assert [await one, await looked_at, await two] == [1, 1, 2]
+    assert [list(fiber._stack) for fiber in (one, looked_at, two)] == [[], [], []]
+
+
+async def test_an_interrupt_passes_one_frame_as_it_passes_two() -> None:
+    """WI1: the body is taken off, whatever kept it."""
+    log: list[str] = []
+
+    @fb.effect
+    async def inner() -> None:
+        try:
+            await Effect.never()
+        finally:
+            log.append("left")
+
+    plain, looked_at = fb.run_fork(inner()), fb.run_fork(inner())
+    assert len(looked_at._stack) == 1
+    for fiber in (plain, looked_at):
+        fiber.interrupt_unsafe(by=7)
+
+    assert log == ["left", "left"]
+    assert plain.cancelled()
+    assert looked_at.cancelled()
+
+
+async def test_an_edge_inside_a_fiber_has_its_services() -> None:
+    """PD24: and one outside of any fiber has the default runtime's."""
+    tag = fb.Tag[str]("greeting")
+
+    @fb.effect
+    async def caller() -> tuple[str, str]:
+        scope = fb.Scope()
+        by_run = fb.run_fork(tag).poll()
+        by_scope = scope.fork(tag, start_immediately=True).poll()
+        assert by_run is not None
+        assert by_scope is not None
+        return by_run.unwrap(), by_scope.unwrap()
+
+    here = caller().provide_service(tag, "hello")
+
+    assert fb.run_fork(here).result() == ("hello", "hello")
+    outside = fb.run_fork(tag).ignore_failure().poll()
+    assert outside is not None
+    with pytest.raises(UnwrapFailedError):
+        outside.unwrap()
+
+
+async def test_the_exit_is_made_once() -> None:
+    """FL1: each look gives the same object, of a success and of a failure."""
+    for eff in (Effect.succeed(1), Effect.fail(ValueError("no"))):
+        fiber = fb.run_fork(eff)
+
+        assert fiber.poll() is not None
+        assert fiber.poll() is fiber.poll()
+
+
+def test_nodes_refuse_what_they_can_t_be_made_of() -> None:
+    """The quick constructors leave all that is unusual to the careful one."""
+    for kind, given in ((BodyOp, (print, (), {})), (ForkOp, (None, 0, None, False, False))):
+        with pytest.raises(TypeError):
+            kind(*given)
 
 
 SMOKE = """
