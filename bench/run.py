@@ -25,7 +25,7 @@ from bench.configurations import ROOT, Build, Configuration, Loop, configuration
 from bench.report import RESULTS, ResultRow, matrix, read_rows, write_rows
 from bench.rows import ROWS, rows_named
 
-_BOUND_S: Final = 600
+_BOUND_S: Final = 1200
 
 
 def _parser() -> argparse.ArgumentParser:

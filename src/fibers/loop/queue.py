@@ -108,10 +108,11 @@ class ReadyQueue(_Base):
         try:
             self.run_ready(DRAIN_BUDGET_STEPS)
         finally:
-            if ready or self.turn:
-                self._arm()
-            else:
+            if not ready and not self.turn:
                 self._armed = False
+            elif self.loop is not None:
+                # _arm in place, once a turn of the loop: it is armed, and nobody's manual queue.
+                self.loop.call_soon(self._drain, context=self.context)
 
     def run_ready(self, steps: int) -> None:
         """Run fibers in order until none is ready or ``steps`` of them had their step."""

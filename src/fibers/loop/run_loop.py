@@ -197,6 +197,9 @@ class FiberCore(WithBodies):
                         if value is None:
                             # sleep(0), and whatever else only wants the others to run.
                             value = self._yield_turn()
+                            if not self._attn:
+                                del self, stack, top  # see _drive
+                                return SUSPEND
                         elif isinstance(value, Node):
                             if self._attn or ops <= 1:
                                 self._next = value
