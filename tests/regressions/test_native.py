@@ -218,7 +218,12 @@ async def test_the_exit_is_made_once() -> None:
 
 def test_nodes_refuse_what_they_can_t_be_made_of() -> None:
     """The quick constructors leave all that is unusual to the careful one."""
-    for kind, given in ((BodyOp, (print, (), {})), (ForkOp, (None, 0, None, False, False))):
+    careless: list[tuple[Any, tuple[Any, ...]]] = [
+        (BodyOp, (print, (), {})),
+        (BodyOp, (print, (), {}, None, None)),
+        (ForkOp, (None, 0, None, False, False)),
+    ]
+    for kind, given in careless:
         with pytest.raises(TypeError):
             kind(*given)
 
