@@ -108,11 +108,7 @@ def offline_task() -> Any:
 def task_of_step() -> Any:
     """The current task where a fiber's step runs below, else None: enough to find that fiber."""
     loop = this_thread.step.loop
-    if loop is not None:
-        return task_in(loop)
-    # offline_task in place: every edge asks, and mostly no fiber runs.
-    task = this_thread.task
-    return None if task is None or running_loop() is not None else task
+    return offline_task() if loop is None else task_in(loop)
 
 
 def current_task() -> Any:
