@@ -32,6 +32,7 @@ class BoundedConnection(H11Protocol):
         self._headers_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
+        self._upgraded = False
 
     # ---- asyncio's protocol
 
@@ -44,6 +45,10 @@ class BoundedConnection(H11Protocol):
         if self._headers_timer is None and self._is_between_requests():
             self._await_headers()
         super().data_received(data)
+        if self._upgraded:
+            # A WebSocket has the connection from now on, with bounds of its own.
+            self._stop_timers()
+            return
         if not self._is_between_requests():
             self._stop_headers_timer()
         self._watch_the_rest()
@@ -58,12 +63,14 @@ class BoundedConnection(H11Protocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_headers_timer()
-        self._stop_stall_timer()
-        self._stop_rest_timer()
+        self._stop_timers()
         super().connection_lost(exc)
 
     # ---- what the server calls
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._upgraded = True
+        super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -112,6 +119,11 @@ class BoundedConnection(H11Protocol):
             self._stop_rest_timer()
         elif self._rest_timer is None:
             self._rest_timer = self.loop.call_later(self.limits.body_seconds, self.abort)
+
+    def _stop_timers(self) -> None:
+        self._stop_headers_timer()
+        self._stop_stall_timer()
+        self._stop_rest_timer()
 
     def _stop_headers_timer(self) -> None:
         if self._headers_timer is not None:
