@@ -57,7 +57,7 @@ class Speaker:
         async with self._changed:
             await self._changed.wait_for(lambda: self._said >= min(words, len(self.words)))
 
-    def stream(self, _request: StreamRequest, _signal: AbortSignal) -> AsyncIterator[ProviderPart]:
+    def stream(self, request: StreamRequest, signal: AbortSignal) -> AsyncIterator[ProviderPart]:
         return self._parts()
 
     async def _parts(self) -> AsyncIterator[ProviderPart]:

@@ -79,7 +79,7 @@ class EventObservable(AsyncObservable[Event]):
         """Deliver to an observer, or to these functions, until it is disposed of."""
         feed: Feed[Event] = Feed(BufferAll(self._limit))
         if isinstance(send, AsyncObserver):
-            observer: AsyncObserver[Event] = send
+            observer: AsyncObserver[Event] = send  # pyright: ignore[reportUnknownVariableType]  # isinstance forgets of what
             delivery = _Delivery(feed, observer.asend, observer.athrow, observer.aclose)
         else:
             delivery = _Delivery(feed, send, throw, close)

@@ -35,6 +35,7 @@ from .kit import (
 )
 from .kit import Told as Event
 
+COUNT = REMEMBERED_ENDS + 50
 ODD_TEXT = "a\u2028b\u2029c\x85d\x0be\x0cf\rg\nh\x00i\ud83dj\x1b[31m</script>\U0001f642"
 
 
@@ -105,7 +106,7 @@ async def test_a_reader_who_left_holds_nothing(tmp_path: Path) -> None:
 
 async def test_the_ends_that_are_remembered_are_bounded(tmp_path: Path) -> None:
     async with a_site(tmp_path) as site:
-        for number in range(REMEMBERED_ENDS + 50):
+        for number in range(COUNT + 1):
             site.root.engine.events.emit(
                 StreamAbortEvent(
                     workspace_id=f"w{number}", message_id=f"a{number}", abort_reason="user"
@@ -113,8 +114,9 @@ async def test_the_ends_that_are_remembered_are_bounded(tmp_path: Path) -> None:
             )
 
         assert len(site.hub._ends) == REMEMBERED_ENDS
-        last = await site.hub.end_of(f"w{number}", f"a{number}")
-        assert last.abort_reason == "user"  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]  # as told
+        last = await site.hub.end_of(f"w{COUNT}", f"a{COUNT}")
+        assert isinstance(last, StreamAbortEvent)
+        assert last.abort_reason == "user"  # as it was told
 
 
 # ---- over HTTP

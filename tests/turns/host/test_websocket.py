@@ -24,7 +24,7 @@ class Socket:
     def __init__(self, site: Site, path: str, query: str, headers: dict[str, str]) -> None:
         self._to_app: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._from_app: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        scope = {
+        scope: dict[str, Any] = {
             "type": "websocket",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": "1.1",
