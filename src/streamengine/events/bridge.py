@@ -97,7 +97,7 @@ class _Plan(Generic[T]):
 
 @final
 class _Beats(Generic[T]):
-    """One heartbeat an interval, counted on a clock: nothing runs between two reads."""
+    """One heartbeat an interval, counted on a clock: late reads lose none."""
 
     def __init__(self, make: Callable[[], T], interval_seconds: float, clock: Clock) -> None:
         self.make = make
@@ -108,13 +108,10 @@ class _Beats(Generic[T]):
 
     def take(self) -> bool:
         """Whether one is due; it counts as told then."""
-        if self.seconds_to_next() > 0:
+        if self._clock.now() < self._start + (self._told + 1) * self._interval:
             return False
         self._told += 1
         return True
-
-    def seconds_to_next(self) -> float:
-        return self._start + (self._told + 1) * self._interval - self._clock.now()
 
 
 @final
@@ -123,7 +120,6 @@ class _Subscription(AsyncGenerator[T, None]):
         self._plan = plan
         self._feed = feed
         self._runtime = runtime
-        self._clock: Clock | None = None
         self._beats: _Beats[T] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # of the first anext
         self._left = plan.take
@@ -212,7 +208,8 @@ class _Subscription(AsyncGenerator[T, None]):
             elif self._beats is not None and self._beats.take():
                 return self._beats.make()
             else:
-                await self._arrival()
+                feed.ticked = False
+                await feed.arrival()
         raise StopAsyncIteration
 
     def _given(self, value: T) -> T:
@@ -232,24 +229,22 @@ class _Subscription(AsyncGenerator[T, None]):
             if feed.stopped:
                 return _NOTHING
         first = await self._unless_stopped(_begun(plan, feed))
-        clock = self._clock = await self._run(fb.current_clock())
-        if plan.heartbeat is not None:
+        clock = await self._run(fb.current_clock())
+        if plan.heartbeat is not None and not feed.stopped:
             self._beats = _Beats(plan.heartbeat, plan.heartbeat_seconds, clock)
+            # One timer for all waits, a bound on each would cost more than the wait itself. It
+            # knows the feed only: see Feed.
+            ticking = _ticks(feed, plan.heartbeat_seconds).provide_service(fb.ClockTag, clock)
+            fork = fb.run_fork if self._runtime is None else self._runtime.run_fork
+            timer = fork(ticking)
+            timer.set_name("heartbeat")
+            feed.stopping.add_listener(lambda _reason: timer.interrupt_unsafe())
         return first
 
     async def _again(self) -> T:
         """Another snapshot, in place of what was dropped; what is pushed meanwhile comes after."""
         self._feed.stale = False
         return cast("T", await self._unless_stopped(_awaited(self._plan.initial)))
-
-    async def _arrival(self) -> None:
-        arrival = self._feed.arrival()
-        if self._beats is None:
-            await arrival
-        else:
-            assert self._clock is not None
-            bounded = arrival.timeout_option(max(0.0, self._beats.seconds_to_next()))
-            await bounded.provide_service(fb.ClockTag, self._clock)
 
     async def _unless_stopped(self, eff: Effect[object]) -> object:
         """Its value, or nothing where the subscription is stopped first: then it is interrupted."""
@@ -258,6 +253,13 @@ class _Subscription(AsyncGenerator[T, None]):
 
     async def _run(self, eff: Effect[Any]) -> Any:
         return await (eff if self._runtime is None else self._runtime.run(eff))
+
+
+@fb.effect
+async def _ticks(feed: Feed[Any], interval_seconds: float) -> None:
+    while True:
+        await fb.sleep(interval_seconds)
+        feed.tick()
 
 
 @fb.effect

@@ -42,6 +42,8 @@ class Feed(Generic[T]):
         """Set where the consumer shall get it, after what waits."""
         self.stale = False
         """Values were dropped, and are until the next snapshot is begun."""
+        self.ticked = False
+        """Time has passed since the consumer looked at the clock."""
         self._closed = False  # nothing more is taken from the source
         self._stopping: Final = AbortController()
         self._detach: Callable[[], object] | None = None
@@ -61,6 +63,11 @@ class Feed(Generic[T]):
             self.ended = True
             self._close()
             self._wake()
+
+    def tick(self) -> None:
+        """Let the consumer look at the clock."""
+        self.ticked = True
+        self._wake()
 
     def _overflow(self) -> None:
         rules = self.waiting.rules
@@ -105,7 +112,7 @@ class Feed(Generic[T]):
         """Wait until there is something to look at."""
 
         def register(resume: Callable[[Any], None]) -> Effect[Any] | None:
-            if self.waiting or self._closed or self.stale:
+            if self.waiting or self._closed or self.stale or self.ticked:
                 resume(Effect.succeed(None))
                 return None
             self._resume = resume
