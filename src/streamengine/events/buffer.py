@@ -42,6 +42,8 @@ class BufferAll(Generic[T]):
     limit: int = DEFAULT_LIMIT
     overflow: Overflow = "raise"
     size: Callable[[T], int] = _one
+    on_overflow: Callable[[], object] | None = None
+    """Called when it happens, which may be long before the consumer looks."""
 
     def __post_init__(self) -> None:
         if self.limit < 1:

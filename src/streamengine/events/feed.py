@@ -72,6 +72,8 @@ class Feed(Generic[T]):
     def _overflow(self) -> None:
         rules = self.waiting.rules
         assert isinstance(rules, BufferAll)
+        if rules.on_overflow is not None:
+            _call(rules.on_overflow, "an overflow could not be told")
         if rules.overflow == "snapshot":
             self.waiting.clear()
             self.stale = True
@@ -134,9 +136,12 @@ class Feed(Generic[T]):
 
     def _leave(self) -> None:
         detach, self._detach = self._detach, None
-        if detach is None:
-            return
-        try:
-            detach()
-        except Exception:  # noqa: BLE001  # the consumer has its own way to end, and comes to it
-            _log.exception("leaving a source failed")
+        if detach is not None:
+            _call(detach, "leaving a source failed")
+
+
+def _call(f: Callable[[], object], problem: str) -> None:
+    try:
+        f()
+    except Exception:  # noqa: BLE001  # neither the source nor the consumer can do anything about it
+        _log.exception(problem)

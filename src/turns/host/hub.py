@@ -115,7 +115,7 @@ class Subscription:
             self._attach,
             initial=self._catch_up,
             heartbeat=lambda: _HEARTBEAT,
-            buffer=BufferAll(hub.limits.subscriber_bytes, "raise", _size),
+            buffer=BufferAll(hub.limits.subscriber_bytes, "raise", _size, self._on_overflow),
             signal=self._left.signal,
             runtime=hub.root.runtime,
         )
@@ -125,7 +125,6 @@ class Subscription:
                     for told in batch:
                         yield told
         except SubscriptionOverflowError:
-            _log.warning("a reader was too far behind: closed", workspaceId=self._workspace_id)
             overflow = OverflowMessage(workspace_id=self._workspace_id)
             yield Told(overflow.type, overflow.to_json())
         except HistoryError as error:
@@ -137,6 +136,10 @@ class Subscription:
             )
         if hub.closed and not self._left.signal.aborted:
             yield _GOODBYE
+
+    def _on_overflow(self) -> None:
+        # Now: one that never reads doesn't come to its end.
+        _log.warning("a reader was too far behind: closed", workspaceId=self._workspace_id)
 
     def _attach(self, sink: Sink[Batch]) -> Callable[[], None]:
         # No suspension between the snapshot and the subscription: an event would be lost, or told

@@ -648,9 +648,12 @@ async def test_all_keeps_every_value_in_order(source: Source) -> None:
 
 @pytest.mark.spec("W14")
 async def test_one_that_is_too_far_behind_gets_what_waits_and_an_error(source: Source) -> None:
-    values = await opened(source, None, buffer=BufferAll(limit=2))
+    told: list[bool] = []
+    buffer: Buffer[str] = BufferAll(limit=2, on_overflow=lambda: told.append(True))
+    values = await opened(source, None, buffer=buffer)
     source.push("1", "2", "3", "4")
 
+    assert told == [True]
     assert source.left  # nothing is held for it any more
     assert [await anext(values), await anext(values)] == ["1", "2"]
     with pytest.raises(SubscriptionOverflowError, match="at most 2"):
