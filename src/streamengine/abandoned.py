@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 STORE_GRACE_SECONDS: Final = 5.0
-"""How long a stop waits for one step of the store; then it goes on without it."""
+"""How long a stop waits for its store; then it goes on without it."""
+
+LEAST_GRACE_SECONDS: Final = 0.05
+"""What each step of a stop gets at least, also after one that has hung."""
 
 _log = structlog.get_logger("streamengine.abandoned")
 
@@ -63,23 +66,34 @@ class Abandoned:
             self._changed.clear()
             await self._changed.wait()
 
+
+@final
+class Grace:
+    """How long one stop waits for its store, over all its steps, on the clock of the stream.
+
+    A step that doesn't end in time is abandoned, not interrupted: what hangs may come back.
+    """
+
+    def __init__(self, abandoned: Abandoned, stream: Stream) -> None:
+        self._abandoned = abandoned
+        self._stream = stream
+        self._until = stream.clock.now() + STORE_GRACE_SECONDS
+
     @fb.effect
-    async def within_grace(
-        self, step: str, stream: Stream, work: fb.Effect[Any, Any]
-    ) -> fb.Exit[Any, Any] | None:
-        """The exit of a step of a stop; None where it didn't end within the grace, on the clock of
-        the stream. A failure is logged, and nothing is interrupted: what hangs may come back.
-        """
+    async def wait(self, step: str, work: fb.Effect[Any, Any]) -> None:
+        """Do ``work``, and wait for it as long as there is time. A failure is logged."""
+        stream = self._stream
         fiber = fb.run_fork(work.provide_service(fb.ClockTag, stream.clock).uninterruptible())
         fiber.set_name(f"{step} of {stream.workspace_id}/{stream.message_id}")
         fiber.ignore_failure()
+        if fiber.poll() is None:
+            left = max(self._until - stream.clock.now(), LEAST_GRACE_SECONDS)
+            # As an exit: the end of the loop takes the racers along, never who waits for them.
+            await fb.race_first(fiber.exit(), stream.clock.sleep(left)).exit()
         exit_ = fiber.poll()
         if exit_ is None:
-            # As an exit: the end of the loop takes the racers along, never who waits for them.
-            await fb.race_first(fiber.exit(), stream.clock.sleep(STORE_GRACE_SECONDS)).exit()
-            exit_ = fiber.poll()
-        if exit_ is None:
-            self.add(fiber, f"abandoned {step} of {stream.workspace_id}/{stream.message_id}")
+            name = f"abandoned {step} of {stream.workspace_id}/{stream.message_id}"
+            self._abandoned.add(fiber, name)
             _log.warning(
                 "a step of a stop hangs: the stop goes on without it",
                 step=step,
@@ -89,7 +103,6 @@ class Abandoned:
             )
         elif isinstance(exit_, fb.Failure):
             _log_failure(step, stream, exit_.failure())
-        return exit_
 
 
 @fb.effect

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 
 import fibers as fb
 
-from .abandoned import guarded
+from .abandoned import Grace, guarded
 from .history.partial import is_commit_worthy
 from .model.events import StreamAbortEvent
 from .model.note import LastEnd
@@ -72,27 +72,28 @@ class Canceller:
     async def _cancel(self, stream: Stream, wish: StopWish) -> None:
         if stream.state in (StreamState.STARTING, StreamState.STREAMING):
             stream.state = StreamState.STOPPING
-        within_grace = self._abandoned.within_grace
+        grace = Grace(self._abandoned, stream)
         if stream.writer is not None and not wish.abandon_partial:
             flush = fb.Effect.promise(stream.writer.flush)
-            await within_grace("flush before the abort", stream, flush)
+            await grace.wait("flush before the abort", flush)
         stream.controller.abort(wish.reason)
         if stream.processing is not None:
             # Bounded like a step of the store: it may hang in one.
-            await within_grace("end of the pump", stream, stream.processing.exit())
+            await grace.wait("end of the pump", stream.processing.exit())
         if stream.terminal is not None:
             return  # it completed or failed while the cancel was under way: told already (E6)
         # From here on the pump, should it come back, finds that the stream has ended.
         stream.terminal = Completion(status="aborted", abort_reason=wish.reason)
-        await self._tell(stream, wish, stream.terminal)
+        await self._tell(stream, wish, stream.terminal, grace)
 
     @fb.effect
-    async def _tell(self, stream: Stream, wish: StopWish, terminal: Completion) -> None:
+    async def _tell(
+        self, stream: Stream, wish: StopWish, terminal: Completion, grace: Grace
+    ) -> None:
         """The bookkeeping of an abort, then its event: durable before visible. No failing step, and
         none that hangs, keeps the event or the completion from coming (E28).
         """
-        within_grace = self._abandoned.within_grace
-        await within_grace("bookkeeping of the abort", stream, self._keep(stream, wish))
+        await grace.wait("bookkeeping of the abort", self._keep(stream, wish))
         self._end(stream, wish, terminal)
 
     def _end(self, stream: Stream, wish: StopWish, terminal: Completion) -> None:

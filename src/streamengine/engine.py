@@ -211,7 +211,7 @@ class StreamEngine(Occupant):
 
     @fb.effect
     async def _finish(self, stream: Stream, pump: Pump) -> None:
-        await pump.close()
+        pump.close()
         terminal = stream.terminal
         if terminal is None:
             # Stopped, or interrupted by the end of the loop: that is a stop too.

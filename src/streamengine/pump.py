@@ -150,13 +150,13 @@ class Pump:
                     error=repr(exc),
                 )
 
-    @fb.effect
-    async def close(self) -> None:
+    def close(self) -> None:
         """The pump is over: nothing is taken from the provider any more, nothing written."""
         # A provider that outlives its interrupt, at least, is told that nobody takes its parts.
         self._handoff.close()
         if self._writing is not None:
-            await self._writing.interrupt(reason="the stream has ended")
+            # Not waited for here: its store may hang, and the provider shall hear of the end.
+            self._writing.interrupt_unsafe(reason="the stream has ended")
 
     @fb.effect
     async def _run(self) -> None:
@@ -171,7 +171,7 @@ class Pump:
         stream.state = StreamState.STREAMING
         self._tokens.set_model(stream.model)
         self._tell_start()
-        self._writing = await self._writer.run().fork_in(stream.work)
+        self._writing = await self._writer.run().fork_in(stream.leases)
         self._writing.set_name(f"partial of {stream.workspace_id}/{stream.message_id}")
         try:
             whole = await self._answer()
