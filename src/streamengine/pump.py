@@ -106,7 +106,11 @@ class Pump:
         self._tokens = TokenTracker(options.load_tokenizer)
         self._writer = stream.writer = PartialWriter(stream, history)
         self._transcript = stream.transcript = Transcript(
-            stream, events=events, writer=self._writer, tokens=self._tokens
+            stream,
+            events=events,
+            writer=self._writer,
+            tokens=self._tokens,
+            said_before=request.so_far,
         )
         self._ending = Ending(
             stream,

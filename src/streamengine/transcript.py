@@ -6,7 +6,7 @@ word on a reasoning or a tool call is a further part of it, and model/fold.py re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -66,17 +66,26 @@ class OpenCall:
 
 @final
 class Transcript:
-    """Records one stream. Only the stream's pump calls it, and the canceller once that is over."""
+    """Records one stream. Only the stream's pump calls it, and the canceller once that is over.
+
+    ``said_before``: what an earlier try of the same answer has said; its call ids are taken.
+    """
 
     def __init__(
-        self, stream: Stream, *, events: EventSpine, writer: PartialWriter, tokens: TokenTracker
+        self,
+        stream: Stream,
+        *,
+        events: EventSpine,
+        writer: PartialWriter,
+        tokens: TokenTracker,
+        said_before: Iterable[MessagePart] = (),
     ) -> None:
         self._stream = stream
         self._events = events
         self._writer = writer
         self._tokens = tokens
         self._open: dict[str, ToolPart] = {}
-        self._answered: set[str] = set()
+        self._answered = {p.tool_call_id for p in said_before if isinstance(p, ToolPart)}
         # A provider's own name of a call -> the id it has in this answer.
         self._ids: dict[str, str] = {}
         self._orphans = 0
