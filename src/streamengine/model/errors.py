@@ -152,7 +152,10 @@ def _category_of(exc: BaseException) -> ErrorType:
         # Asked first: a rate limit is one of tokens as well.
         spent = any(word in text for word in ("quota", "billing", "credit"))
         return "quota" if spent else "rate_limit"
-    if getattr(exc, "code", None) == "context_length_exceeded" or _says_too_long(text):
+    code = _category_of_code(exc)
+    if code is not None:
+        return code
+    if _says_too_long(text):
         return "context_exceeded"
     if status is not None:
         return _category_of_status(status, text)
@@ -163,6 +166,34 @@ def _category_of(exc: BaseException) -> ErrorType:
     ):
         return "network"
     return "unknown"
+
+
+_CATEGORY_OF_CODE: Final[Mapping[str, ErrorType]] = {
+    "api_key_not_found": "authentication",
+    "authentication_error": "authentication",
+    "invalid_api_key": "authentication",
+    "insufficient_quota": "quota",
+    "billing_error": "quota",
+    "billing_hard_limit_reached": "quota",
+    "rate_limit_error": "rate_limit",
+    "rate_limit_exceeded": "rate_limit",
+    "internal_server_error": "server_error",
+    "overloaded_error": "server_error",
+    "server_error": "server_error",
+    "model_not_found": "model_not_found",
+    "context_length_exceeded": "context_exceeded",
+    "content_filter": "model_refusal",
+    "content_policy_violation": "model_refusal",
+}
+"""What APIs call one kind of error, as an error's `code`, `type` or `kind`."""
+
+
+def _category_of_code(exc: BaseException) -> ErrorType | None:
+    for name in ("code", "type", "kind"):
+        word = getattr(exc, name, None)
+        if isinstance(word, str) and word in _CATEGORY_OF_CODE:
+            return _CATEGORY_OF_CODE[word]
+    return None
 
 
 def _says_too_long(text: str) -> bool:

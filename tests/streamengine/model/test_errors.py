@@ -31,6 +31,14 @@ class CodeError(Exception):
     code = "context_length_exceeded"
 
 
+class WordError(Exception):
+    """As APIs report them inside a stream: a word of their own, and no status."""
+
+    def __init__(self, word: str, name: str = "code") -> None:
+        super().__init__("something went wrong")
+        setattr(self, name, word)
+
+
 class AbortError(Exception):
     pass
 
@@ -64,6 +72,16 @@ class RetryError(Exception):
         (Exception("Input is too long"), "context_exceeded"),
         (Exception("tokens exceed the limit of 5"), "context_exceeded"),
         (CodeError(), "context_exceeded"),
+        (WordError("invalid_api_key"), "authentication"),
+        (WordError("authentication_error", "type"), "authentication"),
+        (WordError("api_key_not_found", "kind"), "authentication"),
+        (WordError("insufficient_quota"), "quota"),
+        (WordError("billing_error", "type"), "quota"),
+        (WordError("rate_limit_error", "type"), "rate_limit"),
+        (WordError("overloaded_error", "type"), "server_error"),
+        (WordError("model_not_found"), "model_not_found"),
+        (WordError("content_filter"), "model_refusal"),
+        (WordError("a word of no meaning"), "unknown"),
         (StatusError(429, "token rate exceeds your limit"), "rate_limit"),
         (asyncio.CancelledError(), "aborted"),
         (AbortError(), "aborted"),
