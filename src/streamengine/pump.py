@@ -357,6 +357,10 @@ class Pump:
             # First of all: nothing is recorded or told after the abort (E10).
             if self._is_aborted() or isinstance(part, EndOfParts):
                 break
+            if isinstance(part, TextDelta):
+                # Nearly all parts are: they wait for nothing.
+                self._transcript.text(part.text)
+                continue
             await self._handle(part)
             if self._is_aborted():
                 break
@@ -370,8 +374,6 @@ class Pump:
     async def _handle(self, part: ProviderPart | UnknownPart) -> None:
         stream, transcript = self._stream, self._transcript
         match part:
-            case TextDelta():
-                transcript.text(part.text)
             case TextEnd():
                 await self._boundary()
             case ReasoningStart():

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, final
+from typing import Any, Final, Literal, TypeVar, cast, final
 
 import fibers as fb
 from fibers import AbortSignal, Effect, Scope
@@ -533,6 +533,11 @@ class Desk:
         """What the sidecar has: message id, total tokens, source."""
         entries = await self.rt.run(self.history.read_usage(WORKSPACE))
         return [(e.message_id, e.usage.total_tokens, e.source) for e in entries]
+
+    @property
+    def abandoned(self) -> list[str]:
+        """What the dump names of that which did not end in time."""
+        return cast("list[str]", self.engine.describe()["abandoned"])
 
     @property
     def is_idle(self) -> bool:

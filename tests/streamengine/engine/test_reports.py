@@ -37,6 +37,7 @@ from .kit import (
     Given,
     Hand,
     Line,
+    Method,
     Wedged,
     echo,
     make_desk,
@@ -104,6 +105,8 @@ async def test_an_answer_of_blanks_and_open_calls_leaves_nothing_behind(
     assert [row.role for row in request.history] == ["user"]
 
 
+GATES: dict[str, Method] = {"append_user": "append_user", "read": "read", "reserve": "reserve"}
+
 # ---- R02: a retry although the person interrupted the start
 
 
@@ -128,7 +131,7 @@ async def test_a_stop_of_a_start_is_remembered_with_its_reason(
         await d.idle()
         blocking.ignore_failure()
     else:
-        gate = d.history.hold(at)  # type: ignore[arg-type]  # the rest are methods
+        gate = d.history.hold(GATES[at])
     starting = d.rt.run_fork(d.starting(signal=controller.signal, options=options))
     await d.idle()
     controller.abort(reason)

@@ -23,7 +23,7 @@ from streamengine.model import (
     ToolPart,
     UserRow,
 )
-from streamengine.tokens import TokenTracker, kept
+from streamengine.tokens import Tokenizer, TokenTracker, kept
 
 from .conftest import MakeDesk
 from .kit import FINISH, WHOLE, Line, says, text
@@ -84,11 +84,14 @@ async def test_the_engine_keeps_no_lock_of_an_answered_workspace(desk: MakeDesk)
 def test_tokens_are_counted_with_the_tokenizer_of_the_model() -> None:
     loaded: list[str] = []
 
-    def load(model: str) -> object:
-        loaded.append(model)
-        return len if model == "letters" else (lambda text: len(text.split()))
+    def words(said: str) -> int:
+        return len(said.split())
 
-    tracker = TokenTracker(load)  # type: ignore[arg-type]  # a callable, of a type that says less
+    def load(model: str) -> Tokenizer:
+        loaded.append(model)
+        return len if model == "letters" else words
+
+    tracker = TokenTracker(load)
     assert tracker.count("two words") == 0
     tracker.set_model("words")
     assert tracker.count("two words") == 2

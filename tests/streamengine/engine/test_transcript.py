@@ -321,14 +321,18 @@ async def test_timestamps_increase_strictly_with_the_clock_standing_still(
     with freeze_time("2024-05-01 12:00:00", real_asyncio=True):
         await d.whole()
 
-    stamped = (
-        StreamDeltaEvent
-        | ReasoningDeltaEvent
-        | ToolCallStartEvent
-        | ToolCallExecutionStartEvent
-        | ToolCallEndEvent
-    )
-    stamps = [e.timestamp_ms for e in d.tape.events if isinstance(e, stamped)]
+    stamps = [
+        e.timestamp_ms
+        for e in d.tape.events
+        if isinstance(
+            e,
+            StreamDeltaEvent
+            | ReasoningDeltaEvent
+            | ToolCallStartEvent
+            | ToolCallExecutionStartEvent
+            | ToolCallEndEvent,
+        )
+    ]
     assert len(stamps) == 9
     assert stamps == sorted(set(stamps))
 
