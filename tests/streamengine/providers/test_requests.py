@@ -76,7 +76,7 @@ def test_both_sides_speak_in_turn() -> None:
     ]
 
 
-@pytest.mark.spec("P7", "R01")
+@pytest.mark.spec("P7")
 def test_what_says_nothing_is_left_out() -> None:
     request = asked(user(text(" ")), user(text("A")), assistant(text("\n\n")), assistant())
 
