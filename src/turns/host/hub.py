@@ -139,7 +139,7 @@ class Subscription:
 
     def _on_overflow(self) -> None:
         # Now: one that never reads doesn't come to its end.
-        _log.warning("a reader was too far behind: closed", workspaceId=self._workspace_id)
+        _log.warning("an event stream was too far behind: closed", workspaceId=self._workspace_id)
 
     def _attach(self, sink: Sink[Batch]) -> Callable[[], None]:
         # No suspension between the snapshot and the subscription: an event would be lost, or told
