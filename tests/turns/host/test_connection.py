@@ -189,7 +189,10 @@ async def test_a_request_without_a_host_is_refused(tmp_path: Path) -> None:
     assert status == 421
 
 
-async def test_a_websocket_is_not_spoken(tmp_path: Path) -> None:
+async def test_without_its_extra_a_websocket_is_not_spoken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turns.host.server.sockets_served", lambda: False)
     async with a_server(tmp_path) as live, raw(live) as (r, w):
         lines = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13")
         w.write(head(live, "GET", "/healthz", *lines))
