@@ -7,7 +7,8 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ import pytest
 
 import fibers as fb
 from streamengine.history import StateDirLocked
-from streamengine.model import HistoryError
+from streamengine.model import HistoryError, TextPart
 
 from .backends import WORKSPACE, Databases, Kind
 from .backends import backend as make_backend
-from .kit import assistant, user
+from .kit import assistant, text_of, user
 
 pytest.importorskip("sqlalchemy", reason="the extra `sql` is not installed: NOTHING of it was run")
 
 from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from streamengine.history.sql import SqlHistory, schema
 
@@ -225,6 +227,70 @@ async def test_a_server_that_cut_its_connections_is_used_again(database: Databas
     row = await history.read_partial(WORKSPACE)
 
     assert row is not None
+
+
+async def test_an_addition_whose_commit_arrived_although_it_failed_is_not_made_twice(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection was cut between the commit and its answer."""
+    history = SqlHistory(database.url)
+    await history.migrate()
+    row = assistant("a1", "one", historySequence=await history.reserve(WORKSPACE, "a1"))
+    await history.write_partial(WORKSPACE, row)
+    real = history._database.transaction
+
+    @asynccontextmanager
+    async def cut(*, durable: bool) -> AsyncGenerator[AsyncConnection]:
+        async with real(durable=durable) as db:
+            yield db
+        raise HistoryError("io", "here", "cut", "Wait.")
+
+    addition = history.append_partial(WORKSPACE, "a1", (TextPart(text=" two"),))
+    with monkeypatch.context() as patch:
+        patch.setattr(history._database, "transaction", cut)
+        with pytest.raises(HistoryError):
+            await addition
+
+    with pytest.raises(HistoryError) as caught:
+        await addition
+    assert caught.value.kind == "not_found"  # so that it is written anew, with everything
+    await history.write_partial(WORKSPACE, row)
+    await addition
+
+    kept = await history.read_partial(WORKSPACE)
+    assert kept is not None
+    assert text_of(kept) == "one two"
+    await history.close()
+
+
+async def test_what_is_interrupted_in_its_turn_happens_whole(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = SqlHistory(database.url)
+    await history.migrate()
+    begun, go = asyncio.Event(), asyncio.Event()
+    real = history._database.transaction
+
+    @asynccontextmanager
+    async def slow(*, durable: bool) -> AsyncGenerator[AsyncConnection]:
+        async with real(durable=durable) as db:
+            begun.set()
+            await go.wait()
+            yield db
+
+    with monkeypatch.context() as patch:
+        patch.setattr(history._database, "transaction", slow)
+        task = asyncio.ensure_future(history.append_user(WORKSPACE, user("u1")))
+        await begun.wait()
+        waiting = asyncio.ensure_future(history.append_user(WORKSPACE, user("u2")))
+        await asyncio.sleep(0)
+        task.cancel()
+        waiting.cancel()
+        go.set()
+        await asyncio.gather(task, waiting, return_exceptions=True)
+
+    assert [row.id for row in await history.read(WORKSPACE)] == ["u1"]
+    await history.close()
 
 
 @pytest.mark.parametrize(
