@@ -74,7 +74,7 @@ class Desk:
         return lines
 
 
-@pytest.mark.spec("E31")
+@pytest.mark.spec("E31", "BT9")
 async def test_delays_double_from_one_second_to_a_minute() -> None:
     desk = Desk()
     desk.manager.handle_failure("a_1", "server_error")
