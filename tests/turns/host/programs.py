@@ -133,7 +133,7 @@ class Server(Program):
         model = script_in(folder)
         super().__init__(
             folder,
-            *("serve", "--port", "0", "--state", str(state), "--model", model),
+            *("serve", "--port", "0", "--state", str(state), "--model", model, "--no-auto-retry"),
             *arguments,
             **env,
         )
