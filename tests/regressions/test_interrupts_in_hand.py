@@ -260,9 +260,8 @@ class Touchy:
         """Nothing to do."""
 
 
-@pytest.mark.parametrize("owned", [True, False])
-async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt(owned: bool) -> None:
-    """WI1: it waits on, as if nobody had asked; for a future of its own or for somebody's."""
+async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt() -> None:
+    """WI1: it waits on, as if nobody had asked."""
     awaited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     callback = Touchy()
     awaited.add_done_callback(callback)
@@ -270,7 +269,7 @@ async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt(ow
     async def waiting() -> int:
         return await awaited
 
-    fiber = fb.run_fork(Effect.promise(waiting if owned else lambda: awaited))
+    fiber = fb.run_fork(Effect.promise(waiting))
     with pytest.raises(RuntimeError, match="not comparable"):
         fiber.interrupt_unsafe(by=7)
     alive = fiber.poll()
@@ -279,6 +278,27 @@ async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt(ow
 
     assert alive is None
     assert interruptors(fiber.poll()) == [7, 8]
+
+
+@pytest.mark.parametrize("waiters", [1, 3])
+async def test_a_future_that_lets_nobody_go_wakes_nobody_who_has_left(waiters: int) -> None:
+    """Who only waits for somebody's future leaves it in the next turn of the loop, with all others
+    that left it meanwhile; what can't be taken off does nothing.
+    """
+    awaited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    callback = Touchy()
+    awaited.add_done_callback(callback)
+    fibers = [fb.run_fork(Effect.promise(lambda: awaited)) for _ in range(waiters)]
+    stays = fb.run_fork(Effect.promise(lambda: awaited))
+    for fiber in fibers:
+        fiber.interrupt_unsafe(by=7)
+    await turns()
+    awaited.set_result(1)
+    callback.touchy = False
+    await turns()
+
+    assert [interruptors(fiber.poll()) for fiber in fibers] == [[7]] * waiters
+    assert stays.result() == 1
 
 
 class Meddling:

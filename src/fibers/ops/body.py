@@ -11,6 +11,7 @@ from fibers.loop.inner_task import InnerTask
 from fibers.loop.marks import Declares
 from fibers.loop.native import hand_over, speed
 from fibers.loop.protocol import FAIL, Frame, Node, Wait
+from fibers.ops.leaving import leave
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -119,7 +120,11 @@ class FutureWait(Wait):
             self.fiber._wake(self.outcome())
 
     def _abandon(self, fiber: FiberCore) -> None:
-        self.future.remove_done_callback(self.done)
+        loop = fiber._queue.loop
+        if loop is None or loop.is_closed():
+            self.future.remove_done_callback(self.done)
+        else:
+            leave(loop, self.future, self.done)
         if self.quiet:
             self.future.add_done_callback(_retrieve)
 
