@@ -50,8 +50,9 @@ class ToolRun:
     async def next(self) -> tuple[OpenCall, Any] | None:
         """The next call that ended, with its output. None: all have, or the stream is aborted."""
         while not self._stream.aborted:
-            while self._waiting and self._running < self._concurrency:
+            if self._waiting and self._running < self._concurrency:
                 await self._start(self._waiting.popleft())
+                continue
             if self._ended:
                 return self._ended.popleft()
             if not self._running:
@@ -64,6 +65,8 @@ class ToolRun:
     async def _start(self, call: OpenCall) -> None:
         stream = self._stream
         self._on_start(call)
+        if stream.aborted:
+            return  # by who was told of it
         self._running += 1
         use = ToolUse(
             stream.workspace_id,

@@ -203,7 +203,7 @@ class Transcript:
         self._events.emit(
             ToolCallDeltaEvent(
                 **self._stream.about,
-                tool_call_id=part.tool_call_id,
+                tool_call_id=self._id_of_piece(part.tool_call_id),
                 tool_name=part.tool_name,
                 delta=delta,
                 timestamp_ms=self._stream.next_timestamp_ms(),
@@ -258,6 +258,8 @@ class Transcript:
         # What went wrong with the write is logged there, and tried again with the next one. The
         # result is told all the same: whoever waits for it waits for the tool, not for the disk.
         await self._writer.flush(durable=True)
+        if self._stream.terminal is not None:
+            return  # the write hung for longer than a stop waits: nothing is told after the end
         assert part.completed_at_ms is not None
         self._events.emit(
             ToolCallEndEvent(
@@ -322,11 +324,19 @@ class Transcript:
 
     def _new_id(self, said: str) -> str:
         """The id of a call in this answer. Some providers number the calls of each step anew."""
+        call_id = self._ids[said] = self._free_id(said)
+        return call_id
+
+    def _id_of_piece(self, said: str) -> str:
+        """The id of the call that a piece of input is of: one that is open, else the next."""
+        known = self._ids.get(said)
+        return known if known is not None and known in self._open else self._free_id(said)
+
+    def _free_id(self, said: str) -> str:
         call_id, count = said, 1
         while call_id in self._open or call_id in self._answered:
             count += 1
             call_id = f"{said}-{count}"
-        self._ids[said] = call_id
         return call_id
 
 

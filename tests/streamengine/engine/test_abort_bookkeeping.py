@@ -10,7 +10,7 @@ from streamengine import EngineOptions, Event
 from streamengine.model import StreamAbortEvent, ToolCall
 
 from .conftest import MakeDesk
-from .kit import TEXT_END, WHOLE, WORKSPACE, Desk, Line, Method, text, tokens
+from .kit import TEXT_END, WHOLE, WORKSPACE, Desk, Line, Method, calls, echo, text, tokens
 
 pytestmark = pytest.mark.lifecycle
 
@@ -182,6 +182,26 @@ async def test_a_final_row_that_hangs_holds_up_a_stop_for_its_grace_at_most(
     gate.go.set()
     await d.idle()
     assert [e.type for e in d.tape.terminals] == ["stream-abort"]
+    assert d.abandoned == []
+
+
+@pytest.mark.spec("R23", "E1", "R25")
+async def test_a_result_whose_write_hangs_is_not_told_after_the_abort(desk: MakeDesk) -> None:
+    d = desk(calls("echo"), tools=[echo()])
+    gate = d.history.hold("write_partial")
+    await d.start()
+    await d.idle()
+    assert gate.begun.is_set()
+    stopping = d.rt.run_fork(d.stopping(abandon_partial=True))
+    await d.pass_time(STORE_GRACE_SECONDS)
+    await d.pass_time(0.1)
+    assert stopping.poll() is not None
+
+    gate.go.set()
+    await d.idle()
+
+    assert d.tape.types[-1] == "stream-abort"
+    assert "tool-call-end" not in d.tape.types
     assert d.abandoned == []
 
 

@@ -569,3 +569,23 @@ async def test_the_iterator_of_each_step_is_closed(desk: MakeDesk, tmp_path: Pat
     await d.whole()
 
     assert closed == [0, 1]
+
+
+@pytest.mark.spec("E10")
+async def test_no_tool_is_started_after_a_stop_by_who_was_told_of_the_first(
+    desk: MakeDesk,
+) -> None:
+    first, second = echo("first"), echo("second")
+    d = desk(calls("first", "second"), tools=[first, second])
+
+    def stop(event: Event) -> None:
+        if isinstance(event, ToolCallExecutionStartEvent):
+            d.rt.run_fork(d.stopping(abandon_partial=True))
+
+    d.tape.on_event = stop
+    await d.start()
+    await d.idle()
+
+    assert d.tape.types.count("tool-call-execution-start") == 1
+    assert first.uses == second.uses == []
+    assert d.tape.types[-1] == "stream-abort"

@@ -388,3 +388,19 @@ async def test_a_recorded_part_never_changes(desk: MakeDesk) -> None:
     assert late.parts[: len(early.parts)] == early.parts
     assert isinstance(early.parts[0], TextPart)
     assert len(late.parts) == 5
+
+
+async def test_a_piece_of_input_is_told_with_the_id_of_its_call(desk: MakeDesk) -> None:
+    """Also where each step numbers its calls anew."""
+    step = says(
+        ToolCallDelta(tool_call_id="c", tool_name="echo", delta="{"),
+        ToolCall(tool_call_id="c", tool_name="echo", input={}),
+        ToolCallDelta(tool_call_id="c", tool_name="echo", delta="}"),
+        FINISH,
+    )
+    d = desk(step, step, says(text("Done."), FINISH), tools=[echo()])
+
+    await d.whole()
+
+    assert [event.tool_call_id for event in of(d, ToolCallStartEvent)] == ["c", "c-2"]
+    assert [e.tool_call_id for e in of(d, ToolCallDeltaEvent)] == ["c", "c", "c-2", "c-2"]
