@@ -134,7 +134,8 @@ class Construction:
             return None
         try:
             parts = self._provider.stream(asked, start.controller.signal)
-        except Exception as exc:
+        except (Exception, asyncio.CancelledError) as exc:
+            # A CancelledError too: nothing was awaited, so it is nobody's interrupt.
             start.controller.abort(exc)
             raise _send_error(exc) from exc
         stream = Stream(
@@ -172,19 +173,23 @@ class Construction:
         start.completing.settle(Completion(status="aborted", abort_reason=start.stop.reason))
 
     async def _prepare_temp_directory(self, start: Start) -> None:
-        path, parent = start.options.temp_directory, self._options.temp_directory
-        if path is None and parent is not None:
+        parent = self._options.temp_directory
+        if start.temp_directory is not None or parent is None:
+            return
+        # Made by a thread, which no interrupt reaches: what it makes must get its owner.
+        with fb.uninterruptible() as restore:
             try:
                 path = await make_temp_directory(parent)
             except OSError as error:
                 raise SendError("temp_directory", f"{parent}: {text_of(error)}") from error
-        if path is not None:
-            start.temp_directory = path
-            await start.scope.add_finalizer(lambda _exit: remove_temp_directory(path))
+            await take_over(start, path)
+            with restore():
+                pass  # an interrupt that came meanwhile ends the start here, not after its launch
 
     async def _admitted(self, start: Start, admit: Effect[None, SendError]) -> None:
         """Wait for the caller's admission, or for a stop of the start."""
         admission = await admit.fork_in(start.scope)
+        admission.set_name(f"admission of {start.workspace_id}/{start.message_id}")
         admission.ignore_failure()
         await fb.race_first(admission.exit(), start.controller.signal.wait())
         if not start.is_stopped():
@@ -194,6 +199,13 @@ class Construction:
                 raise
             except Exception as exc:
                 raise _send_error(exc) from exc
+
+
+async def take_over(start: Start, temp_directory: Path | None) -> None:
+    """Give the start a temp directory, which goes with it or with its stream, however that ends."""
+    if temp_directory is not None:
+        start.temp_directory = temp_directory
+        await start.scope.add_finalizer(lambda _exit: remove_temp_directory(temp_directory))
 
 
 @fb.effect
@@ -210,8 +222,8 @@ async def release(history: HistoryStore, workspace_id: str, message_id: str) -> 
         )
 
 
-def _send_error(exc: Exception) -> SendError:
+def _send_error(exc: BaseException) -> SendError:
     if isinstance(exc, SendError):
         return exc
     kind = getattr(exc, "kind", None)
-    return SendError(kind if isinstance(kind, str) else "unknown", str(exc) or type(exc).__name__)
+    return SendError(kind if isinstance(kind, str) else "unknown", text_of(exc))

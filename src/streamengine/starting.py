@@ -15,7 +15,7 @@ import fibers as fb
 from fibers import AbortSignal
 
 from .answers import Answers, StreamHandle, answer_in
-from .construction import Construction, Launch, Start, release
+from .construction import Construction, Launch, Start, release, take_over
 from .feeding import Parts
 from .locks import WorkspaceLocks
 from .model.errors import HistoryError, HistoryErrorKind, SendError
@@ -117,16 +117,18 @@ class Starting:
         options: StartOptions,
     ) -> StreamHandle:
         """See StreamEngine.start_stream."""
-        _check(workspace_id)
-        if not request.text.strip():
-            raise SendError("empty_message", "the message has no text")
-        known = self._answers.known(workspace_id, request)
-        if known is not None:
-            return known
+
+        def known_before() -> StreamHandle | None:
+            _check(workspace_id)
+            if not request.text.strip():
+                raise SendError("empty_message", "the message has no text")
+            return self._answers.known(workspace_id, request)
+
         return await self._run(
             workspace_id,
             signal,
             options,
+            known_before,
             lambda start: self._in_turn(workspace_id, request, start),
         )
 
@@ -139,11 +141,11 @@ class Starting:
         options: StartOptions,
     ) -> StreamHandle:
         """See StreamEngine.resume_stream."""
-        _check(workspace_id)
         return await self._run(
             workspace_id,
             signal,
             options,
+            lambda: _check(workspace_id),
             lambda start: self._again(workspace_id, request, start),
         )
 
@@ -152,8 +154,10 @@ class Starting:
         workspace_id: str,
         signal: AbortSignal | None,
         options: StartOptions,
+        known_before: Callable[[], StreamHandle | None],
         body: Callable[[Start], Awaitable[StreamHandle]],
     ) -> StreamHandle:
+        """``known_before`` is asked without a wait for the starts before this one."""
         start = Start(workspace_id, await fb.current_clock(), options)
         self._supervision.guard_start(
             f"start in {workspace_id}", lambda: self.stop(start, SYSTEM), start.wait()
@@ -165,6 +169,10 @@ class Starting:
             )
         self._starts.setdefault(workspace_id, []).append(start)
         try:
+            await take_over(start, options.temp_directory)
+            known = known_before()
+            if known is not None:
+                return known
             async with self.locks.hold(workspace_id):
                 return await body(start)
         except HistoryError as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from structlog.testing import capture_logs
@@ -387,3 +389,58 @@ async def test_the_directory_of_a_wedged_stream_goes_when_that_ends_after_all(
     await d.idle()
 
     assert list(parent.iterdir()) == []
+
+
+async def test_a_caller_that_is_interrupted_while_one_is_made_leaves_none(
+    desk: MakeDesk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread makes it, and goes on making it."""
+    begun, go = threading.Event(), threading.Event()
+
+    async def make(parent: Path) -> Path:
+        def slowly() -> Path:
+            begun.set()
+            assert go.wait(20)
+            parent.mkdir()
+            return Path(mkdtemp(dir=parent))
+
+        return await asyncio.to_thread(slowly)
+
+    monkeypatch.setattr("streamengine.construction.make_temp_directory", make)
+    parent = tmp_path / "tmp"
+    d = desk(WHOLE, options=EngineOptions(temp_directory=parent))
+    starting = d.rt.run_fork(d.starting())
+    await asyncio.to_thread(begun.wait, 20)
+    interrupting = d.rt.run_fork(starting.interrupt())
+
+    go.set()
+    await interrupting
+
+    assert list(parent.iterdir()) == []
+    assert d.tape.events == []
+
+
+@pytest.mark.parametrize("how", ["says nothing", "can't be stored", "is stopped", "is a repeat"])
+async def test_a_directory_of_the_caller_goes_also_where_nothing_begins(
+    desk: MakeDesk, tmp_path: Path, how: str
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    d = desk(WHOLE)
+    stop = fb.AbortController()
+    if how == "is stopped":
+        stop.abort("user")
+    if how == "is a repeat":
+        await d.whole(client_message_id="c")
+    if how == "can't be stored":
+        d.history.fail("append_user")
+
+    starting = d.starting(
+        "" if how == "says nothing" else "Hi",
+        signal=stop.signal,
+        options=StartOptions(temp_directory=own),
+        client_message_id="c",
+    )
+    await d.rt.run(starting.exit())
+
+    assert not own.exists()

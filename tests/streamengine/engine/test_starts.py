@@ -186,6 +186,31 @@ async def test_a_provider_that_raises_at_creation_is_a_send_error_and_nothing_el
     assert (await d.done(await d.start())).status == "completed"
 
 
+class Hostile(Exception):
+    """One that can't be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.spec("E17")
+@pytest.mark.parametrize("error", [Hostile(), asyncio.CancelledError()], ids=repr)
+async def test_whatever_a_provider_raises_at_creation_is_a_send_error(
+    desk: MakeDesk, error: BaseException
+) -> None:
+    def refuse(_call: Call) -> Parts:
+        raise error
+
+    d = desk(refuse, WHOLE)
+
+    with pytest.raises(SendError, match=type(error).__name__):
+        await d.start()
+
+    assert d.tape.events == []
+    assert d.is_idle
+    assert (await d.whole("again")).status == "completed"
+
+
 @pytest.mark.spec("E17")
 async def test_a_refusal_keeps_its_kind(desk: MakeDesk) -> None:
     d = desk(refuses(SendError("api_key_not_found", "no key for this model")))
