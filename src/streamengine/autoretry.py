@@ -88,11 +88,12 @@ class AutoRetry(Occupant):
         return Effect.sync(listen)
 
     def describe(self) -> Mapping[str, object]:
-        """The workspaces with a series of tries, for a dump."""
+        """The workspaces with a series of tries or an opt-out, for a dump."""
         return {
             workspace_id: f"try {state.attempt}{' pending' if state.pending else ''}"
+            if (state := manager.state).enabled
+            else "off"
             for workspace_id, manager in self._managers.items()
-            if (state := manager.state).attempt or state.pending
         }
 
     # ---- asking and telling
@@ -102,12 +103,40 @@ class AutoRetry(Occupant):
         manager = self._managers.get(workspace_id)
         return RetryState(0, pending=False, enabled=True) if manager is None else manager.state
 
-    def call_off(self, workspace_id: str) -> None:
-        """A person's stop while a try is pending: it won't come."""
+    def call_off(self, workspace_id: str) -> Effect[None]:
+        """A person's stop while a try is pending: it won't come, nor after a restart (I10).
+
+        Never fails: where the stop can't be remembered, that is logged.
+        """
+        return self._call_off(workspace_id)
+
+    @fb.effect
+    async def _call_off(self, workspace_id: str) -> None:
         manager = self._managers.get(workspace_id)
-        if manager is not None:
-            manager.call_off("stopped")
-            self._tidy(workspace_id, manager)
+        if manager is None:
+            return
+        was_pending, message_id = manager.state.pending, manager.message_id
+        manager.call_off("stopped")
+        self._tidy(workspace_id)
+        if not was_pending:
+            return  # what runs, if anything does, is stopped and noted by the engine
+        exit_ = await self._remember_stop(workspace_id, message_id).exit()
+        if isinstance(exit_, fb.Failure):
+            _log.warning(
+                "a stop is not remembered: after a restart the answer is tried again",
+                workspaceId=workspace_id,
+                error=str(exit_.failure().squash()),
+            )
+
+    @fb.effect(raises=HistoryError)
+    async def _remember_stop(self, workspace_id: str, message_id: str) -> None:
+        def stopped(note: WorkspaceNote) -> WorkspaceNote:
+            end = note.last_end
+            if end is None or end.message_id != message_id:
+                end = LastEnd(message_id=message_id)
+            return note.with_fields(last_end=end.model_copy(update={"abort_reason": "user"}))
+
+        await self._history.update_note(workspace_id, stopped)
 
     def set_enabled(self, workspace_id: str, enabled: bool) -> Effect[None, HistoryError]:
         """Turn the retries of a workspace on or off, also for later runs of the process."""
@@ -117,10 +146,9 @@ class AutoRetry(Occupant):
     async def _set_enabled(self, workspace_id: str, enabled: bool) -> None:
         manager = self._manager(workspace_id)
         manager.set_enabled(enabled)
-        self._tidy(workspace_id, manager)
-        note = await self._history.read_note(workspace_id)
-        await self._history.write_note(
-            workspace_id, note.model_copy(update={"auto_retry": enabled})
+        self._tidy(workspace_id)
+        await self._history.update_note(
+            workspace_id, lambda note: note.with_fields(auto_retry=enabled)
         )
 
     def _manager(self, workspace_id: str, *, enabled: bool = True) -> RetryManager:
@@ -135,12 +163,14 @@ class AutoRetry(Occupant):
                 scope=self._scope,
                 clock=self._clock,
                 enabled=enabled,
+                at_rest=lambda: self._tidy(workspace_id),
             )
         return manager
 
-    def _tidy(self, workspace_id: str, manager: RetryManager) -> None:
+    def _tidy(self, workspace_id: str) -> None:
         """Forget a manager that has nothing to remember."""
-        if manager.state == RetryState(0, pending=False, enabled=True):
+        manager = self._managers.get(workspace_id)
+        if manager is not None and manager.state == RetryState(0, pending=False, enabled=True):
             self._managers.pop(workspace_id, None)
 
     # ---- in a running process
@@ -160,8 +190,7 @@ class AutoRetry(Occupant):
                 manager.call_off("aborted")
             case _:
                 pass
-        if manager is not None:
-            self._tidy(event.workspace_id, manager)
+        self._tidy(event.workspace_id)
 
     # ---- at the start of a process
 
@@ -219,7 +248,7 @@ class AutoRetry(Occupant):
         loaded = await self._history.load(workspace_id)
         note = await self._history.read_note(workspace_id)
         if partial is not None and asks_a_person(partial.parts, self._ask_user_tools):
-            note = await self._remember_question(workspace_id, note, partial, loaded)
+            note = await self._remember_question(workspace_id, partial, loaded)
         if not note.auto_retry:
             self._manager(workspace_id, enabled=False)
         if self._engine.is_streaming(workspace_id) or self._engine.is_starting(workspace_id):
@@ -232,12 +261,13 @@ class AutoRetry(Occupant):
             ask_user_tools=self._ask_user_tools,
         )
         if verdict == "retry":
-            self._manager(workspace_id).handle_failure(loaded.rows[-1].id, INTERRUPTED)
+            last = [row for row in loaded.rows if self._is_relevant(row)][-1]
+            self._manager(workspace_id).handle_failure(last.id, INTERRUPTED)
         return TakenUp(loaded, verdict)
 
     @fb.effect(raises=HistoryError)
     async def _remember_question(
-        self, workspace_id: str, note: WorkspaceNote, partial: AssistantRow, loaded: Loaded
+        self, workspace_id: str, partial: AssistantRow, loaded: Loaded
     ) -> WorkspaceNote:
         users = [row for row in loaded.rows if isinstance(row, UserRow)]
         end = LastEnd(
@@ -245,9 +275,9 @@ class AutoRetry(Occupant):
             after_sequence=users[-1].metadata.history_sequence if users else None,
             asks_a_person=True,
         )
-        note = note.model_copy(update={"last_end": end})
-        await self._history.write_note(workspace_id, note)
-        return note
+        return await self._history.update_note(
+            workspace_id, lambda note: note.with_fields(last_end=end)
+        )
 
 
 def _log_report(workspace_id: str, loaded: Loaded) -> None:

@@ -103,7 +103,8 @@ class RetryManager:
         manager.handle_failure("a_1", "server_error")   # again() after 1 s, then 2 s, 4 s ... 60 s
 
     ``retry`` starts the answer anew, without a user row (P20), and gives its handle; ``tell`` hands
-    out the auto-retry events; ``clock``: None takes the clock in context. All calls are plain.
+    out the auto-retry events; ``clock``: None takes the clock in context; ``at_rest`` is called
+    when a series has ended by itself. All calls are plain.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class RetryManager:
         clock: Clock | None = None,
         enabled: bool = True,
         is_retryable: Callable[[str], bool] = is_retryable,
+        at_rest: Callable[[], None] = lambda: None,
     ) -> None:
         self._workspace_id = workspace_id
         self._retry = retry
@@ -124,6 +126,7 @@ class RetryManager:
         self._clock = clock
         self._enabled = enabled
         self._is_retryable = is_retryable
+        self._at_rest = at_rest
         self._attempt = 0
         self._pending = False
         self._series: fb.Fiber[Any, Any] | None = None
@@ -134,6 +137,11 @@ class RetryManager:
     @property
     def state(self) -> RetryState:
         return RetryState(self._attempt, self._pending, self._enabled)
+
+    @property
+    def message_id(self) -> str:
+        """The answer that failed last; empty before any has."""
+        return self._message_id
 
     def is_own(self, message_id: str) -> bool:
         """Whether this answer is a try of the series: its end is the series' to deal with."""
@@ -274,6 +282,7 @@ class RetryManager:
         self._starting = False
         self._pending = False
         self._attempt = 0
+        self._at_rest()
 
     def _given_up(self, reason: str) -> None:
         self._over()

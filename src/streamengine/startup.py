@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from .model.note import LastEnd, WorkspaceNote
 from .model.parts import MessagePart, ToolPart
-from .model.rows import AssistantRow, Row, UserRow
+from .model.rows import Row, UserRow
 from .retry import is_retryable
 
 ASK_USER: Final = "ask_user"
@@ -76,6 +76,8 @@ def _end_of(rows: Sequence[Row], note: WorkspaceNote) -> LastEnd | None:
     if end is None:
         return None
     last = rows[-1]
-    if isinstance(last, AssistantRow):
-        return end if end.message_id == last.id else None
-    return end if end.after_sequence == last.metadata.history_sequence else None
+    # An answer that left no row is known by what it was for; a stop before any by the message.
+    is_of_last = end.message_id == last.id or (
+        isinstance(last, UserRow) and end.after_sequence == last.metadata.history_sequence
+    )
+    return end if is_of_last else None

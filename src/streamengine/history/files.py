@@ -255,6 +255,13 @@ class WorkspaceFiles:
         with self._lock, self._directory.made() as directory:
             directory.replace(NOTE_FILE, note.to_json(indent_spaces=2).encode(), durable=True)
 
+    def update_note(self, change: Callable[[WorkspaceNote], WorkspaceNote]) -> WorkspaceNote:
+        """Replace the note, durably, by what `change` makes of it; gives that."""
+        with self._lock:
+            note = change(self.read_note())
+            self.write_note(note)
+            return note
+
     def _record_usage(self, directory: OpenDirectory, entry: UsageEntry) -> bool:
         if any(log.index(directory).has_usage(entry.message_id) for log in self._logs):
             return False

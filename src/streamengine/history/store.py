@@ -157,8 +157,12 @@ class HistoryStore(Protocol):
         """What is remembered of the workspace beside its rows; an empty note if nothing is."""
         ...
 
-    def write_note(self, workspace_id: str, note: WorkspaceNote) -> Effect[None, HistoryError]:
-        """Replace the note, durably."""
+    def update_note(
+        self, workspace_id: str, change: Callable[[WorkspaceNote], WorkspaceNote]
+    ) -> Effect[WorkspaceNote, HistoryError]:
+        """Replace the note, durably, by what ``change`` makes of it; gives that. One step: of two
+        who change different things neither undoes the other's.
+        """
         ...
 
     def workspaces(self) -> Effect[list[str], HistoryError]:
@@ -310,8 +314,10 @@ class FileHistory(HistoryStore):
     def read_note(self, workspace_id: str) -> Effect[WorkspaceNote, HistoryError]:
         return self._in(workspace_id, lambda files: files.read_note())
 
-    def write_note(self, workspace_id: str, note: WorkspaceNote) -> Effect[None, HistoryError]:
-        return self._in(workspace_id, lambda files: files.write_note(note))
+    def update_note(
+        self, workspace_id: str, change: Callable[[WorkspaceNote], WorkspaceNote]
+    ) -> Effect[WorkspaceNote, HistoryError]:
+        return self._in(workspace_id, lambda files: files.update_note(change))
 
     def workspaces(self) -> Effect[list[str], HistoryError]:
         @effect(raises=HistoryError)

@@ -33,3 +33,7 @@ class WorkspaceNote(CamelModel):
     last_end: LastEnd | None = None
     auto_retry: bool = Field(default=True)
     """False: a person turned automatic retries off here."""
+
+    def with_fields(self, **changes: object) -> WorkspaceNote:
+        """The note with these fields changed; the rest of it stays."""
+        return self.model_copy(update=changes)

@@ -209,7 +209,7 @@ class Api:
         workspace_id = _workspace_id(request)
         body = await _read(request, StopBody)
         if self._root.retries is not None and body.message_id is None:
-            self._root.retries.call_off(workspace_id)
+            await self._root.runtime.run(self._root.retries.call_off(workspace_id))
         await self._root.runtime.run(
             self._root.engine.stop_stream(
                 workspace_id,

@@ -318,7 +318,7 @@ Method = Literal[
     "record_usage",
     "read_usage",
     "read_note",
-    "write_note",
+    "update_note",
     "workspaces",
 ]
 
@@ -448,8 +448,10 @@ class FaultyHistory(HistoryStore):
     def read_note(self, workspace_id: str) -> Effect[WorkspaceNote, HistoryError]:
         return self._do("read_note", self._inner.read_note(workspace_id))
 
-    def write_note(self, workspace_id: str, note: WorkspaceNote) -> Effect[None, HistoryError]:
-        return self._do("write_note", self._inner.write_note(workspace_id, note))
+    def update_note(
+        self, workspace_id: str, change: Callable[[WorkspaceNote], WorkspaceNote]
+    ) -> Effect[WorkspaceNote, HistoryError]:
+        return self._do("update_note", self._inner.update_note(workspace_id, change))
 
     def workspaces(self) -> Effect[list[str], HistoryError]:
         return self._do("workspaces", self._inner.workspaces())

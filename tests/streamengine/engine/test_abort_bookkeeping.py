@@ -21,8 +21,7 @@ STEPS: list[Method] = [
     "write_partial",
     "commit_partial",
     "record_usage",
-    "read_note",
-    "write_note",
+    "update_note",
     "release",
 ]
 

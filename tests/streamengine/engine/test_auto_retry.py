@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 import fibers as fb
 from fibers.app import AppScope
@@ -54,6 +55,91 @@ async def serve(rt: fb.Runtime, clock: TestClock, state: Path, *answers: Answer)
 
 
 # ---- in a running process
+
+
+@pytest.mark.spec("I10", "E30")
+@pytest.mark.parametrize("failing", [BROKEN, says(ErrorPart(error={"status": 500}))])
+async def test_a_persons_stop_of_a_pending_retry_holds_after_a_restart(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path, failing: Answer
+) -> None:
+    s = await serve(rt, clock, tmp_path, failing)
+    await s.desk.done(await s.desk.start("Tell me"))
+    await rt.run(s.retries.call_off(WORKSPACE))
+    await s.scope.close()
+
+    after = await serve(rt, clock, tmp_path, WHOLE)
+    assert await after.recover() == {WORKSPACE: "stopped"}
+    await after.scope.close()
+
+
+@pytest.mark.spec("I10", "E30")
+@pytest.mark.parametrize("said", ["", "Once upon"])
+async def test_a_persons_stop_of_what_was_taken_up_holds_after_a_restart(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path, said: str
+) -> None:
+    dead = await serve(rt, clock, tmp_path, line := Line())
+    await dead.desk.start("Tell me")
+    line.give(text(said))
+    await dead.desk.idle()
+    second = await serve(rt, clock, tmp_path, WHOLE)
+    assert await second.recover() == {WORKSPACE: "retry"}
+    await rt.run(second.retries.call_off(WORKSPACE))
+    await second.scope.close()
+
+    third = await serve(rt, clock, tmp_path, WHOLE)
+    assert await third.recover() == {WORKSPACE: "stopped"}
+    await third.scope.close()
+    await dead.scope.close()
+
+
+async def test_a_stop_that_cant_be_remembered_is_a_stop_all_the_same(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path
+) -> None:
+    s = await serve(rt, clock, tmp_path, BROKEN)
+    await s.desk.done(await s.desk.start("Tell me"))
+    s.desk.history.fail("update_note")
+
+    with capture_logs() as logs:
+        await rt.run(s.retries.call_off(WORKSPACE))
+
+    assert any("not remembered" in log["event"] for log in logs)
+    await s.desk.pass_time(120)
+    assert len(s.desk.provider.calls) == 1
+    await s.scope.close()
+
+
+async def test_a_stop_and_an_opt_out_at_once_are_both_remembered(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path
+) -> None:
+    s = await serve(rt, clock, tmp_path, Line())
+    await s.desk.start()
+    await s.desk.idle()
+    gate = s.desk.history.hold("update_note")
+    stopping = rt.run_fork(s.desk.stopping())
+    await gate.begun.wait()
+    await rt.run(s.retries.set_enabled(WORKSPACE, False))
+    gate.go.set()
+    await stopping
+
+    note = await rt.run(s.desk.history.read_note(WORKSPACE))
+    assert not note.auto_retry
+    assert note.last_end is not None
+    assert note.last_end.abort_reason == "user"
+    await s.scope.close()
+
+
+@pytest.mark.parametrize("end", ["success", "a failure for good"])
+async def test_nothing_is_kept_of_a_workspace_whose_series_has_ended(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path, end: str
+) -> None:
+    s = await serve(rt, clock, tmp_path, BROKEN, WHOLE if end == "success" else REFUSED)
+    await s.desk.done(await s.desk.start("Tell me"))
+    assert s.retries.describe() == {WORKSPACE: "try 1 pending"}
+    await s.desk.pass_time(1)
+    assert len(s.desk.provider.calls) == 2
+
+    assert s.retries.describe() == {}
+    await s.scope.close()
 
 
 @pytest.mark.spec("R15", "P20")
@@ -112,8 +198,8 @@ async def test_a_persons_stop_calls_off_a_pending_retry(
     d = s.desk
     await d.done(await d.start("Tell me"))
     await d.idle()
-    s.retries.call_off(WORKSPACE)
-    s.retries.call_off(WORKSPACE)
+    await rt.run(s.retries.call_off(WORKSPACE))
+    await rt.run(s.retries.call_off(WORKSPACE))
     await d.pass_time(120)
     assert s.said() == ["auto-retry-scheduled", "auto-retry-abandoned"]
     assert len(d.provider.calls) == 1
@@ -221,7 +307,7 @@ async def test_a_failure_that_another_try_cant_mend_is_left_alone_by_the_next_pr
     )
     user = UserRow(id="u_1", parts=(TextPart(text="Hi"),))
     await rt.run(s.desk.history.append_user(WORKSPACE, user))
-    await rt.run(s.desk.history.write_note(WORKSPACE, note))
+    await rt.run(s.desk.history.update_note(WORKSPACE, lambda _: note))
     assert await s.recover() == {WORKSPACE: "not-retryable"}
     await s.desk.pass_time(120)
     assert s.desk.provider.calls == []

@@ -75,7 +75,7 @@ async def test_an_empty_answer_is_not_asked_for_again_when_it_is_aborted(desk: M
     d = desk(line)
     await d.start()
     await d.idle()
-    gate = d.history.hold("write_note")
+    gate = d.history.hold("update_note")
     stopping = d.rt.run_fork(d.stopping())
     await gate.begun.wait()
 

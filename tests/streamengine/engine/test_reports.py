@@ -178,8 +178,9 @@ async def test_a_stop_of_a_stream_is_remembered_when_it_is_told(
 
 async def test_an_error_is_remembered_and_an_opt_out_stays(desk: MakeDesk) -> None:
     d = desk(says(text("cut")))
-    note = await d.rt.run(d.history.read_note(WORKSPACE))
-    await d.rt.run(d.history.write_note(WORKSPACE, note.model_copy(update={"auto_retry": False})))
+    await d.rt.run(
+        d.history.update_note(WORKSPACE, lambda note: note.with_fields(auto_retry=False))
+    )
 
     await d.whole()
 

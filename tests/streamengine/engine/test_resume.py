@@ -222,7 +222,7 @@ async def test_a_note_that_cant_be_written_keeps_no_end_from_coming(
     rt: fb.Runtime, clock: TestClock, tmp_path: Path
 ) -> None:
     d = make_desk(rt, clock, tmp_path, BROKEN, Line())
-    d.history.fail("write_note")
+    d.history.fail("update_note")
     assert (await d.done(await d.start("Tell me"))).status == "failed"
     handle = await d.start("Once more")
     await d.idle()

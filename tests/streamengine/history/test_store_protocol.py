@@ -744,9 +744,24 @@ async def test_the_note_is_what_was_written_last(backend: Backend, history: Hist
     assert await history.read_note(WORKSPACE) == WorkspaceNote()
     end = LastEnd(message_id="a1", after_sequence=3, abort_reason="user")
     for note in (WorkspaceNote(last_end=end), WorkspaceNote(auto_retry=False)):
-        await history.write_note(WORKSPACE, note)
+        assert await history.update_note(WORKSPACE, lambda _, note=note: note) == note
         assert await history.read_note(WORKSPACE) == note
         assert await (await backend.history()).read_note(WORKSPACE) == note
+
+
+async def test_two_who_change_the_note_at_once_undo_nothing_of_each_other(
+    history: HistoryStore,
+) -> None:
+    end = LastEnd(message_id="a1", abort_reason="user")
+    await fb.all_(
+        [
+            history.update_note(WORKSPACE, lambda note: note.with_fields(last_end=end)),
+            history.update_note(WORKSPACE, lambda note: note.with_fields(auto_retry=False)),
+        ],
+        concurrency="unbounded",
+    )
+
+    assert await history.read_note(WORKSPACE) == WorkspaceNote(last_end=end, auto_retry=False)
 
 
 # ---- what may be stored
@@ -804,7 +819,7 @@ async def test_a_bad_id_is_refused_by_name(history: HistoryStore, workspace_id: 
         history.load(workspace_id),
         history.append_user(workspace_id, user("u1")),
         history.append_partial(workspace_id, "a1", ()),
-        history.write_note(workspace_id, WorkspaceNote()),
+        history.update_note(workspace_id, lambda note: note),
     ):
         assert (await refused(work)).kind == "invalid_id"
     assert (await refused(history.reserve(WORKSPACE, workspace_id))).kind == "invalid_id"

@@ -288,8 +288,15 @@ class SqlHistory(HistoryStore):
     def read_note(self, workspace_id: str) -> Effect[WorkspaceNote, HistoryError]:
         return self._in(workspace_id, lambda sql, db: sql.read_note(db))
 
-    def write_note(self, workspace_id: str, note: WorkspaceNote) -> Effect[None, HistoryError]:
-        return self._in(workspace_id, lambda sql, db: sql.write_note(db, note))
+    def update_note(
+        self, workspace_id: str, change: Callable[[WorkspaceNote], WorkspaceNote]
+    ) -> Effect[WorkspaceNote, HistoryError]:
+        async def job(sql: SqlWorkspace, db: AsyncConnection) -> WorkspaceNote:
+            note = change(await sql.read_note(db))
+            await sql.write_note(db, note)
+            return note
+
+        return self._in(workspace_id, job)
 
     @effect(raises=HistoryError)
     async def workspaces(self) -> list[str]:
