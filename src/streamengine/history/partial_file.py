@@ -71,13 +71,7 @@ class PartialFile:
         if base is None:
             return PartialRead(warning=self._set_aside(directory, problem))
         log = self._log_of(directory, content.data, base)
-        try:
-            row = partial_log.joined(base, log)
-        except ValueError:  # a log line of metadata that this version can't read
-            row, log = (
-                partial_log.joined(base, replace(log, metadata={})),
-                replace(log, unreadable_lines=log.unreadable_lines + 1),
-            )
+        row = partial_log.joined(base, log)
         warning = None
         if log.unreadable_lines:
             warning = (

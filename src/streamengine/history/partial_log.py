@@ -103,6 +103,7 @@ def decode(data: bytes, digest: str, base: Sequence[MessagePart]) -> LogContent:
             if isinstance(value, str):
                 part = _further(value, tail)
             elif _is_mapping(value) and _is_mapping(changes := value.get("metadata")):
+                RowMetadata.model_validate(changes)  # one that this version can't read is no line
                 metadata.update(changes)
                 continue
             else:
@@ -116,7 +117,7 @@ def decode(data: bytes, digest: str, base: Sequence[MessagePart]) -> LogContent:
 
 
 def joined(base: AssistantRow, log: LogContent) -> AssistantRow:
-    """The partial: its base and what was said since. Raises ValueError for unusable metadata."""
+    """The partial: its base and what was said since."""
     metadata = base.metadata
     if log.metadata:
         metadata = RowMetadata.model_validate({**metadata.to_mapping(), **log.metadata})

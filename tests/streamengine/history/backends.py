@@ -42,6 +42,10 @@ class Backend(Protocol):
 
     async def put_partial(self, text: str) -> None: ...
 
+    async def put_addition(self, line: str) -> None:
+        """Add a line to the log of the partial, which has one."""
+        ...
+
     async def rows(self) -> list[str]:
         """The stored rows, as they are, in the order of writing; without the archive."""
         ...
@@ -81,6 +85,10 @@ class Files:
 
     async def put_partial(self, text: str) -> None:
         (self._directory / "partial.json").write_text(text)
+
+    async def put_addition(self, line: str) -> None:
+        with (self._directory / "partial-log.jsonl").open("a") as file:
+            file.write(f"{line}\n")
 
     async def rows(self) -> list[str]:
         path = self._directory / "chat.jsonl"
@@ -171,6 +179,13 @@ class Databases:
             fields.get("id", "damaged"),
             metadata.get("historySequence"),
             text,
+        )
+
+    async def put_addition(self, line: str) -> None:
+        await self._do(
+            "INSERT INTO history_partial_log (workspace_id, lines) VALUES ($1, $2)",
+            WORKSPACE,
+            f"{line}\n",
         )
 
     async def rows(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -570,6 +571,26 @@ async def test_a_row_that_cannot_be_read_is_skipped_and_kept(
     assert (await backend.rows())[:2] == before
 
 
+@pytest.mark.spec("P14")
+@pytest.mark.parametrize(
+    "line", ['{"metadata": {"durationMs": "soon"}}', '{"type": "text", "text": 3}', "{ no line"]
+)
+async def test_an_addition_that_cannot_be_read_costs_nothing_else(
+    backend: Backend, history: HistoryStore, line: str
+) -> None:
+    await history.write_partial(WORKSPACE, assistant("a1", "said ", historySequence=1))
+    await history.append_partial(WORKSPACE, "a1", (TextPart(text="and "),))
+    await backend.put_addition(line)
+    history = await backend.history()
+    await history.append_partial(WORKSPACE, "a1", (TextPart(text="kept"),))
+
+    loaded = await history.load(WORKSPACE)
+
+    assert [text_of(row) for row in loaded.rows] == ["said and kept"]
+    assert len(loaded.report.warnings) == 1
+    assert any(line in text for text in await backend.aside())
+
+
 # ---- update
 
 
@@ -740,11 +761,15 @@ async def test_a_workspace_can_be_archived_again_and_again(history: HistoryStore
 # ---- the note
 
 
+def replaced_by(note: WorkspaceNote) -> Callable[[WorkspaceNote], WorkspaceNote]:
+    return lambda _: note
+
+
 async def test_the_note_is_what_was_written_last(backend: Backend, history: HistoryStore) -> None:
     assert await history.read_note(WORKSPACE) == WorkspaceNote()
     end = LastEnd(message_id="a1", after_sequence=3, abort_reason="user")
     for note in (WorkspaceNote(last_end=end), WorkspaceNote(auto_retry=False)):
-        assert await history.update_note(WORKSPACE, lambda _, note=note: note) == note
+        assert await history.update_note(WORKSPACE, replaced_by(note)) == note
         assert await history.read_note(WORKSPACE) == note
         assert await (await backend.history()).read_note(WORKSPACE) == note
 
