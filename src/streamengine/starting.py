@@ -212,9 +212,13 @@ class Starting:
             answered = await self._answered_before(workspace_id, request)
             if answered is not None:
                 return answered
-        row = user_row(workspace_id, request)
-        question = Question((await self._history.append_user(workspace_id, row)).row)
-        return await self._answer(workspace_id, request, start, question)
+        stored = await self._history.append_user(workspace_id, user_row(workspace_id, request))
+        if not stored.is_new:
+            # One whose start failed, or one so old that it was archived with its answer.
+            answered = answer_in(await self._history.read_archive(workspace_id), request)
+            if answered is not None:
+                return answered
+        return await self._answer(workspace_id, request, start, Question(stored.row))
 
     async def _again(
         self, workspace_id: str, request: StreamRequest | None, start: Start

@@ -186,6 +186,27 @@ async def test_a_provider_that_raises_at_creation_is_a_send_error_and_nothing_el
     assert (await d.done(await d.start())).status == "completed"
 
 
+@pytest.mark.spec("BT1")
+async def test_a_repeat_gets_the_first_answer_also_once_that_is_archived(desk: MakeDesk) -> None:
+    """In a process that knows nothing of the first."""
+    d = desk(WHOLE)
+    first = await d.start(client_message_id="c1")
+    await d.done(first)
+    await d.whole("More")
+    last = (await d.rt.run(d.history.read(WORKSPACE)))[-1]
+    seal = last.metadata.model_copy(update={"compaction_boundary": True})
+    await d.rt.run(d.history.update(WORKSPACE, last.model_copy(update={"metadata": seal})))
+    assert await d.rt.run(d.history.archive(WORKSPACE)) == 3
+    later = desk(WHOLE)
+
+    again = await later.start(client_message_id="c1")
+
+    assert again.message_id == first.message_id
+    assert (await later.done(again)).status == "completed"
+    assert later.provider.calls == []
+    assert later.disk.roles() == ["assistant"]
+
+
 class Hostile(Exception):
     """One that can't be printed."""
 
