@@ -293,6 +293,12 @@ class WorkspaceFiles:
         with self._lock:
             return message_id in self._reserved
 
+    @property
+    def has_reservations(self) -> bool:
+        """Whether a live stream holds any sequence."""
+        with self._lock:
+            return bool(self._reserved)
+
     # ---- the partial
 
     def write_partial(self, row: AssistantRow, *, durable: bool = False) -> None:

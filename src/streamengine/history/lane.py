@@ -30,6 +30,12 @@ class Lane:
         self._is_draining = False
         self._lock = Lock()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job runs or waits."""
+        with self._lock:
+            return not self._is_draining and not self._jobs
+
     async def run(self, job: Callable[[], T]) -> T:
         """Queue a job, at once, and wait for its result."""
         outcome: Future[T] = Future()

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from typing import Final, Literal, Protocol, TypeVar, final
 
 from fibers import Effect, acquire_release, effect
@@ -25,6 +24,7 @@ from .recovery import load
 from .results import AppendedUser, CommitResult, Loaded
 from .rules import AnyRow
 from .usage_log import UsageEntry, UsageSource
+from .workspaces import Workspaces
 
 WORKSPACES_DIRECTORY: Final = "workspaces"
 
@@ -175,6 +175,12 @@ class _Workspace:
     files: WorkspaceFiles
     lane: Lane = field(default_factory=Lane)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that is known of it is on disk."""
+        # The lane first: a job may hold the files for long.
+        return self.lane.is_idle and not self.files.has_reservations
+
 
 @final
 class FileHistory(HistoryStore):
@@ -199,8 +205,7 @@ class FileHistory(HistoryStore):
         self._io: IoMode = io
         self._on_step = on_step
         self._all_lane = Lane()
-        self._workspaces: dict[str, _Workspace] = {}
-        self._workspaces_lock = Lock()
+        self._workspaces = Workspaces(self._made, is_idle=lambda workspace: workspace.is_idle)
 
     @staticmethod
     def open(
@@ -335,7 +340,7 @@ class FileHistory(HistoryStore):
     def _in(self, workspace_id: str, job: Callable[[WorkspaceFiles], T]) -> Effect[T, HistoryError]:
         @effect(raises=HistoryError)
         async def operation() -> T:
-            workspace = self._workspace(workspace_id)
+            workspace = self._workspaces.get(workspace_id)
             return await self._done(workspace.lane, lambda: job(workspace.files))
 
         return operation()
@@ -343,18 +348,12 @@ class FileHistory(HistoryStore):
     async def _done(self, lane: Lane, job: Callable[[], T]) -> T:
         return job() if self._io == "inline" else await lane.run(job)
 
-    def _workspace(self, workspace_id: str) -> _Workspace:
-        with self._workspaces_lock:
-            workspace = self._workspaces.get(workspace_id)
-            if workspace is None:
-                try:
-                    check_id(workspace_id)
-                except ValueError as error:
-                    raise HistoryError(
-                        "invalid_id", self._path, f"workspace id {error}", "Use another id."
-                    ) from error
-                files = WorkspaceFiles(
-                    self._path / workspace_id, fsync=self._fsync, on_step=self._on_step
-                )
-                workspace = self._workspaces[workspace_id] = _Workspace(files)
-            return workspace
+    def _made(self, workspace_id: str) -> _Workspace:
+        try:
+            check_id(workspace_id)
+        except ValueError as error:
+            raise HistoryError(
+                "invalid_id", self._path, f"workspace id {error}", "Use another id."
+            ) from error
+        files = WorkspaceFiles(self._path / workspace_id, fsync=self._fsync, on_step=self._on_step)
+        return _Workspace(files)

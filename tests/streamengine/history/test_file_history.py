@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from returns.result import Failure
 
 import fibers as fb
+from streamengine.history import store
 from streamengine.history.directory import Step
+from streamengine.history.files import WorkspaceFiles
 from streamengine.history.lock import StateDirLock, StateDirLocked
 from streamengine.history.store import FileHistory, HistoryStore, IoMode
+from streamengine.history.workspaces import Workspaces
 from streamengine.model import HistoryError
 
 from .kit import BOUND_SECONDS, assistant, text_of, user
@@ -283,3 +290,67 @@ def test_a_file_history_has_every_method_of_a_history_store() -> None:
     assert len(methods) == 20
     # Its own, not the empty one that it would inherit.
     assert methods <= set(vars(FileHistory))
+
+
+# ---- many workspaces
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[WorkspaceFiles]]:
+    """What is remembered of workspaces, as it is made; of idle ones at most three are kept."""
+    made: list[weakref.ref[WorkspaceFiles]] = []
+
+    def make(path: Path, **options: Any) -> WorkspaceFiles:
+        files = WorkspaceFiles(path, **options)
+        made.append(weakref.ref(files))
+        return files
+
+    monkeypatch.setattr(store, "WorkspaceFiles", make)
+    monkeypatch.setattr(store, "Workspaces", partial(Workspaces, most=3))
+    return made
+
+
+@pytest.mark.parametrize("io", ["inline", "thread"])
+async def test_idle_workspaces_are_forgotten_and_found_again(
+    tmp_path: Path, io: IoMode, made: list[weakref.ref[WorkspaceFiles]]
+) -> None:
+    history = FileHistory(tmp_path, io=io)
+    for number in range(20):
+        await history.append_user(f"w{number}", user("u1"))
+    gc.collect()
+
+    assert sum(files() is not None for files in made) <= 4
+    assert (await history.append_user("w0", user("u2"))).row.metadata.history_sequence == 1
+    assert len(made) == 21
+
+
+@pytest.mark.spec("P13")
+async def test_a_workspace_with_a_reservation_is_not_forgotten(
+    tmp_path: Path, made: list[weakref.ref[WorkspaceFiles]]
+) -> None:
+    history = FileHistory(tmp_path, io="inline")
+    assert await history.reserve("live", "a1") == 0
+    for number in range(20):
+        await history.append_user(f"w{number}", user("u1"))
+
+    assert await history.reserve("live", "a2") == 1
+    assert len(made) == 21
+
+
+async def test_a_workspace_with_a_job_under_way_is_not_forgotten(
+    tmp_path: Path, made: list[weakref.ref[WorkspaceFiles]]
+) -> None:
+    gate = Gate()
+    history = FileHistory(tmp_path, on_step=gate)
+    row = assistant("a1", "so far", historySequence=1)
+    writing = fb.run_fork(history.write_partial("slow", row))
+    await gate.reached.wait()
+    for number in range(20):
+        await history.append_user(f"w{number}", user("u1"))
+
+    reading = fb.run_fork(history.read_partial("slow"))
+    gate.open.set()
+    await writing
+
+    assert await reading is not None
+    assert len(made) == 21

@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from streamengine.history.sql import SqlHistory, schema
+from streamengine.history.sql import store as sql_store
+from streamengine.history.workspaces import Workspaces
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -312,3 +315,19 @@ async def test_the_disk_is_waited_for_by_policy(
     await history.close()
 
     assert found in (synchronous, {1: "off", 2: "on"}[synchronous])
+
+
+@pytest.mark.spec("P13")
+async def test_idle_workspaces_are_forgotten_one_with_a_reservation_is_not(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_store, "Workspaces", partial(Workspaces, most=3))
+    history = await database.history()
+    assert isinstance(history, SqlHistory)
+    assert await history.reserve("live", "a1") == 0
+    for number in range(8):
+        await history.append_user(f"w{number}", user("u1"))
+
+    assert len(history._workspaces) <= 4
+    assert await history.reserve("live", "a2") == 1
+    assert (await history.append_user("w0", user("u2"))).row.metadata.history_sequence == 1

@@ -25,6 +25,7 @@ from ..results import AppendedUser, CommitResult, Loaded, PartialRead, RecoveryR
 from ..rules import AnyRow
 from ..store import HistoryStore
 from ..usage_log import UsageEntry, UsageSource
+from ..workspaces import Workspaces
 from . import schema
 from .database import Database
 from .holder import DatabaseLock
@@ -49,6 +50,11 @@ class _Workspace:
         self.is_doubtful = False
         """Whether an addition failed: its commit may have arrived all the same."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that is known of it is in the database."""
+        return not (self.turn.locked() or self.sql.reserved or self.is_doubtful)
+
 
 @final
 class SqlHistory(HistoryStore):
@@ -68,7 +74,7 @@ class SqlHistory(HistoryStore):
         """
         self._database = Database(url, fsync=fsync)
         self._connections = asyncio.Semaphore(self._database.connections)
-        self._workspaces: dict[str, _Workspace] = {}
+        self._workspaces = Workspaces(self._made, is_idle=lambda workspace: workspace.is_idle)
 
     @staticmethod
     def open(url: str, *, fsync: FsyncPolicy = "terminal") -> Effect[SqlHistory, HistoryError]:
@@ -125,7 +131,7 @@ class SqlHistory(HistoryStore):
     async def load(self, workspace_id: str) -> Loaded:
         """As HistoryStore.load; each step a transaction of its own, as one that fails must not
         undo the others."""
-        workspace = self._workspace(workspace_id)
+        workspace = self._workspaces.get(workspace_id)
         async with workspace.turn:
             with fb.uninterruptible():
                 return await self._load(workspace)
@@ -188,7 +194,7 @@ class SqlHistory(HistoryStore):
 
     @effect(raises=HistoryError)
     async def release(self, workspace_id: str, message_id: str) -> None:
-        workspace = self._workspace(workspace_id)
+        workspace = self._workspaces.get(workspace_id)
         async with workspace.turn:
             workspace.sql.reserved.pop(message_id, None)
 
@@ -196,7 +202,7 @@ class SqlHistory(HistoryStore):
     async def write_partial(
         self, workspace_id: str, row: AssistantRow, *, durable: bool = False
     ) -> None:
-        workspace = self._workspace(workspace_id)
+        workspace = self._workspaces.get(workspace_id)
         async with workspace.turn:
             with fb.uninterruptible():
                 workspace.tail = None
@@ -216,7 +222,7 @@ class SqlHistory(HistoryStore):
         metadata: RowMetadata | None = None,
         durable: bool = False,
     ) -> None:
-        workspace = self._workspace(workspace_id)
+        workspace = self._workspaces.get(workspace_id)
 
         async def job(sql: SqlWorkspace, db: AsyncConnection) -> Tail:
             if workspace.is_doubtful:
@@ -254,7 +260,7 @@ class SqlHistory(HistoryStore):
 
     @effect(raises=HistoryError)
     async def finalize(self, workspace_id: str, row: AssistantRow) -> AssistantRow:
-        workspace = self._workspace(workspace_id)
+        workspace = self._workspaces.get(workspace_id)
         async with workspace.turn:
             with fb.uninterruptible():
                 stored = await self._do(
@@ -312,7 +318,7 @@ class SqlHistory(HistoryStore):
     @effect(raises=HistoryError)
     async def _in(self, workspace_id: str, job: Job[T], *, durable: bool = True) -> T:
         """One that was interrupted before its turn doesn't happen; in its turn it happens whole."""
-        workspace = self._workspace(workspace_id)
+        workspace = self._workspaces.get(workspace_id)
         async with workspace.turn:
             with fb.uninterruptible():
                 return await self._do(workspace, job, durable=durable)
@@ -324,15 +330,12 @@ class SqlHistory(HistoryStore):
         ):
             return await job(workspace.sql, db)
 
-    def _workspace(self, workspace_id: str) -> _Workspace:
-        workspace = self._workspaces.get(workspace_id)
-        if workspace is None:
-            place = self._database.place
-            try:
-                check_id(workspace_id)
-            except ValueError as error:
-                raise HistoryError(
-                    "invalid_id", place, f"workspace id {error}", "Use another id."
-                ) from error
-            workspace = self._workspaces[workspace_id] = _Workspace(workspace_id, place)
-        return workspace
+    def _made(self, workspace_id: str) -> _Workspace:
+        place = self._database.place
+        try:
+            check_id(workspace_id)
+        except ValueError as error:
+            raise HistoryError(
+                "invalid_id", place, f"workspace id {error}", "Use another id."
+            ) from error
+        return _Workspace(workspace_id, place)
