@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -89,7 +90,8 @@ class Toolbox:
             known = ", ".join(self._tools) or "there are none"
             return failure(f"there is no tool {tool_name!r} (tools: {known})")
         try:
-            arguments = arguments_of(raw)
+            # A copy: what was recorded is not the tool's to change.
+            arguments = deepcopy(arguments_of(raw))
         except ValueError as error:
             return failure(str(error))
         use = replace(use, input=arguments)

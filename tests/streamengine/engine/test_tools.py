@@ -589,3 +589,20 @@ async def test_no_tool_is_started_after_a_stop_by_who_was_told_of_the_first(
     assert d.tape.types.count("tool-call-execution-start") == 1
     assert first.uses == second.uses == []
     assert d.tape.types[-1] == "stream-abort"
+
+
+async def test_what_a_tool_does_to_its_input_changes_nothing_that_is_recorded(
+    desk: MakeDesk,
+) -> None:
+    async def run(given: dict[str, Any], _signal: AbortSignal) -> object:
+        given["filters"].append("mine")
+        return "done"
+
+    d = desk(calls("find", find={"filters": ["theirs"]}), WHOLE, tools=[Hand("find", run)])
+
+    await d.whole()
+
+    assert d.parts()[0]["input"] == {"filters": ["theirs"]}
+    (so_far,) = d.provider.calls[1].request.so_far
+    assert isinstance(so_far, ToolPart)
+    assert so_far.input == {"filters": ["theirs"]}
