@@ -1,5 +1,8 @@
 """How a stream that nobody stops ends: as an answer, or as an error. On disk first, then told.
 
+A store that hangs holds the end up for its grace at most, but for the final row: without that there
+is no answer to tell of, and a stop ends the wait.
+
 An abort is the canceller's (cancel.py). Whoever sets ``stream.terminal`` first has ended it.
 """
 
@@ -11,7 +14,7 @@ import structlog
 
 import fibers as fb
 
-from .abandoned import guarded
+from .abandoned import Grace, guarded
 from .model.errors import StreamError
 from .model.events import ErrorEvent, StreamEndEvent
 from .model.note import LastEnd
@@ -25,6 +28,7 @@ from .usage import count_step, late_usage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .abandoned import Abandoned
     from .events.spine import EventSpine
     from .history.store import HistoryStore
     from .model.parts import Finish
@@ -50,6 +54,7 @@ class Ending:
         tell_phase: TellPhase,
         writer: PartialWriter,
         transcript: Transcript,
+        abandoned: Abandoned,
     ) -> None:
         self._stream = stream
         self._history = history
@@ -57,6 +62,7 @@ class Ending:
         self._tell_phase = tell_phase
         self._writer = writer
         self._transcript = transcript
+        self._abandoned = abandoned
 
     async def complete(
         self, finish: Finish, late: Sequence[LateUsage] = (), *, step_limit: int | None = None
@@ -83,10 +89,7 @@ class Ending:
                 await self.fail(StreamError("unknown", f"the answer could not be stored: {error}"))
                 return
             row = stored.unwrap()
-            await self._writer.retire()
-            # Harmless where it fails: the row is final, so a later load drops the partial (P18).
-            remove = self._history.delete_partial(stream.workspace_id, stream.message_id)
-            await guarded("removal of the partial", stream, remove)
+            await Grace(self._abandoned, stream).wait("end of the partial", self._drop_partial())
             if stream.terminal is not None:
                 self._log_too_late("completed")
                 return
@@ -97,6 +100,14 @@ class Ending:
             self._events.emit(
                 StreamEndEvent(**stream.about, metadata=row.metadata, parts=row.parts)
             )
+
+    @fb.effect
+    async def _drop_partial(self) -> None:
+        """Harmless where it fails: the row is final, so a later load drops the partial (P18)."""
+        stream = self._stream
+        await self._writer.retire()
+        remove = self._history.delete_partial(stream.workspace_id, stream.message_id)
+        await guarded("removal of the partial", stream, remove)
 
     async def _ask_for_usage(self, late: Sequence[LateUsage]) -> None:
         """Each within its own bound, all at once (E22)."""
@@ -119,16 +130,8 @@ class Ending:
             stream.state = StreamState.ERROR
             stream.terminal = Completion(status="failed", error=text, error_type=error_type)
             self._transcript.close_open_calls(ABORTED)
-            await self._writer.write_error(text, error_type)
-            # Not on the partial, which may never become a row (P16).
-            await guarded("usage", stream, record_usage(self._history, stream, "error"))
-            end = LastEnd(
-                message_id=stream.message_id,
-                after_sequence=stream.question_sequence,
-                error_type=error_type,
-            )
-            note = note_end(self._history, stream.workspace_id, end)
-            await guarded("note of the end", stream, note)
+            keep = self._keep_error(text, error_type)
+            await Grace(self._abandoned, stream).wait("bookkeeping of the error", keep)
             _log.warning(
                 "stream failed",
                 workspaceId=stream.workspace_id,
@@ -139,6 +142,21 @@ class Ending:
             stream.told = True
             self._tell_phase(stream, "failed")
             self._events.emit(ErrorEvent(**stream.about, error=text, error_type=error_type))
+
+    @fb.effect
+    async def _keep_error(self, text: str, error_type: str) -> None:
+        """One step after the other, also where one before has failed."""
+        stream = self._stream
+        await self._writer.write_error(text, error_type)
+        # Not on the partial, which may never become a row (P16).
+        await guarded("usage", stream, record_usage(self._history, stream, "error"))
+        end = LastEnd(
+            message_id=stream.message_id,
+            after_sequence=stream.question_sequence,
+            error_type=error_type,
+        )
+        note = note_end(self._history, stream.workspace_id, end)
+        await guarded("note of the end", stream, note)
 
     def _log_too_late(self, how: str) -> None:
         # Its store hung for longer than a stop waits: the abort was told meanwhile.

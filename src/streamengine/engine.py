@@ -12,7 +12,7 @@ import fibers as fb
 from fibers import AbortSignal, Clock, Effect, Scope
 from fibers.app import Occupant
 
-from .abandoned import STORE_GRACE_SECONDS, Abandoned
+from .abandoned import STORE_GRACE_SECONDS, Abandoned, Grace
 from .answers import StreamHandle
 from .cancel import Canceller
 from .construction import Start, release
@@ -187,6 +187,7 @@ class StreamEngine(Occupant):
             options=self._options,
             toolbox=toolbox,
             soft_stop=self._soft_stop,
+            abandoned=self._abandoned,
         )
         self._tell_phase(stream, "preparing")
         self._supervision.supervise(stream)
@@ -221,7 +222,8 @@ class StreamEngine(Occupant):
             stream.controller.abort("the stream failed")
         await self._supervision.end_resources(stream.scope, stream.workspace_id, stream.message_id)
         if terminal is not None and terminal.status != "aborted":
-            await release(self._history, stream.workspace_id, stream.message_id)
+            release_it = release(self._history, stream.workspace_id, stream.message_id)
+            await Grace(self._abandoned, stream).wait("end of the reservation", release_it)
             # An aborted stream stays registered until its abort was told (cancel.py).
             self._forget(stream)
             stream.settle(terminal)

@@ -52,6 +52,7 @@ from .transcript import OpenCall, Transcript
 from .usage import count_step
 
 if TYPE_CHECKING:
+    from .abandoned import Abandoned
     from .events.spine import EventSpine
     from .history.store import HistoryStore
     from .model.parts import MessagePart
@@ -93,6 +94,7 @@ class Pump:
         options: EngineOptions,
         toolbox: Toolbox,
         soft_stop: Callable[[Stream], None],
+        abandoned: Abandoned,
     ) -> None:
         self._stream = stream
         self._request = request
@@ -119,6 +121,7 @@ class Pump:
             tell_phase=tell_phase,
             writer=self._writer,
             transcript=self._transcript,
+            abandoned=abandoned,
         )
         self._writing: fb.Fiber[None] | None = None
         self._handoff = Handoff()

@@ -11,6 +11,7 @@ import pytest
 import fibers as fb
 from fibers.app import AppScope
 from streamengine import FileHistory, StreamEngine, StreamRequest
+from streamengine.abandoned import STORE_GRACE_SECONDS
 from streamengine.history.store import IoMode
 from streamengine.model import (
     ErrorEvent,
@@ -40,6 +41,7 @@ from .kit import (
     says,
     text,
     text_in,
+    tokens,
 )
 
 pytestmark = pytest.mark.lifecycle
@@ -570,3 +572,57 @@ async def test_there_is_no_snapshot_from_the_terminal_event_on(desk: MakeDesk) -
     await d.done(await d.start())
 
     assert seen == [None]
+
+
+# ---- a store that hangs
+
+
+@pytest.mark.spec("R23", "E1")
+@pytest.mark.parametrize("step", ["append_partial", "record_usage", "update_note", "release"])
+async def test_a_store_that_hangs_holds_up_an_error_for_its_grace_at_most(
+    desk: MakeDesk, step: Method
+) -> None:
+    line = Line()
+    d = desk(line, WHOLE)
+    handle = await d.start()
+    line.give(text("half"), tokens(7))
+    await d.idle()
+    gate = d.history.hold(step)
+    line.fail(RuntimeError("gone"))
+    await d.idle()
+    assert gate.begun.is_set()
+
+    await d.pass_time(STORE_GRACE_SECONDS)
+    await d.pass_time(0.1)
+
+    assert (await d.done(handle)).status == "failed"
+    assert [e.type for e in d.tape.terminals] == ["error"]
+    assert d.is_idle
+    gate.go.set()
+    await d.idle()
+    assert d.abandoned == []
+    assert (await d.whole("again")).status == "completed"
+    assert d.disk.answers() == ["half", "Hello there"]
+
+
+@pytest.mark.spec("R23", "E1")
+@pytest.mark.parametrize("step", ["delete_partial", "release"])
+async def test_a_store_that_hangs_after_the_row_holds_up_its_end_for_its_grace_at_most(
+    desk: MakeDesk, step: Method
+) -> None:
+    d = desk(WHOLE)
+    gate = d.history.hold(step)
+    handle = await d.start()
+    await d.idle()
+    assert gate.begun.is_set()
+
+    await d.pass_time(STORE_GRACE_SECONDS)
+    await d.pass_time(0.1)
+
+    assert (await d.done(handle)).status == "completed"
+    assert [e.type for e in d.tape.terminals] == ["stream-end"]
+    assert d.is_idle
+    gate.go.set()
+    await d.idle()
+    assert d.abandoned == []
+    assert d.disk.partial() is None
