@@ -16,17 +16,21 @@ MASK: Final = "[secret]"
 _SHORTEST_SECRET: Final = 6
 """In characters. Something shorter stands in ordinary words, which it would garble."""
 
+# Both patterns look at each character a bounded number of times: what they search may be made by
+# an adversary, on the thread of the loop.
 _SHAPES: Final = re.compile(
     # The names that vendors begin their keys with, then what can be part of one.
     r"\b(?:(?:sk|pk|rk|gsk|xai|hf|ghp|gho|glpat)[-_]|AKIA|AIza)[A-Za-z0-9*_-]{8,}"
     # A value in the place where a header has one. It has a digit or is long: words are neither.
     r"|(?P<before>\b(?:bearer|basic)\s+|\b(?:x-)?api[-_ ]?key[\"']?\s*[:=]\s*[\"']?"
     r"|\bauthorization[\"']?\s*[:=]\s*[\"']?(?!bearer\b|basic\b))"
-    r"(?=\S*\d|\S{20})[A-Za-z0-9+/=._~*-]{6,}",
+    r"(?=\S{0,19}\d|\S{20})[A-Za-z0-9+/=._~*-]{6,}",
     re.IGNORECASE,
 )
 _SECRET_NAME: Final = re.compile(r"_(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
-_USERINFO: Final = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^\s/@\"'<>]+@", re.IGNORECASE)
+# Up to the last @ before the path: a password may hold one. It begins at `://` and not at the scheme,
+# which would be looked for anew at each letter of a text that has none.
+_USERINFO: Final = re.compile(r"(?<=[a-z0-9+.-]://)[^\s/\"'<>]+@", re.IGNORECASE)
 
 
 @final
@@ -80,7 +84,7 @@ def redact(text: str, secrets: Iterable[str | Secret] = ()) -> str:
     for secret in sorted(known, key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, MASK)
-    text = _USERINFO.sub(rf"\g<scheme>{MASK}@", text)
+    text = _USERINFO.sub(f"{MASK}@", text)
     return _SHAPES.sub(_masked, text)
 
 
