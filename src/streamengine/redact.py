@@ -28,8 +28,8 @@ _SHAPES: Final = re.compile(
     re.IGNORECASE,
 )
 _SECRET_NAME: Final = re.compile(r"_(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
-# Up to the last @ before the path: a password may hold one. It begins at `://` and not at the scheme,
-# which would be looked for anew at each letter of a text that has none.
+# Up to the last @ before the path: a password may hold one. It begins at `://` and not at the
+# scheme, which would be looked for anew at each letter of a text that has none.
 _USERINFO: Final = re.compile(r"(?<=[a-z0-9+.-]://)[^\s/\"'<>]+@", re.IGNORECASE)
 
 

@@ -115,7 +115,8 @@ async def _parts(
                     yield part
                 if reader.is_over:
                     break
-                exchange.ending = reader.is_said
+                if reader.is_said:
+                    exchange.hurry()
             for part in reader.end():
                 yield part
     except Aborted:

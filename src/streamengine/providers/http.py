@@ -6,6 +6,7 @@ verified, redirects aren't followed, and each wait and each size has a bound.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -146,8 +147,8 @@ class Exchange:
         self._decoder = SseDecoder(limit_bytes=bounds.event_bytes)
         self._ready: deque[SseEvent] = deque()
         self._taken_bytes = 0
-        self.ending = False
-        """Set by who has the whole answer: what is still to come has only a short time."""
+        self._late_seconds: float | None = None
+        """What is left of the time for what comes late; None before the answer is whole."""
 
     async def __aenter__(self) -> Self:
         self._stack.callback(self._patience.close)
@@ -168,6 +169,11 @@ class Exchange:
 
     def __aiter__(self) -> Self:
         return self
+
+    def hurry(self) -> None:
+        """The answer is whole: what is still to come has only a short time, all of it together."""
+        if self._late_seconds is None:
+            self._late_seconds = self._bounds.late_usage_seconds
 
     async def __anext__(self) -> SseEvent:
         while not self._ready:
@@ -233,13 +239,20 @@ class Exchange:
 
     async def _next_chunk(self) -> bytes | None:
         assert self._chunks is not None, "the exchange isn't entered"
-        seconds = self._bounds.late_usage_seconds if self.ending else self._bounds.idle_seconds
+        if self._late_seconds is None:
+            return await self._within(self._bounds.idle_seconds, anext(self._chunks, None))
+        if self._late_seconds <= 0:
+            return None
+        # All waits share it, as noise that keeps coming would never end. Only waits count: a
+        # reader that takes long between them loses nothing that has come meanwhile.
+        now = asyncio.get_running_loop().time
+        began = now()
         try:
-            return await self._within(seconds, anext(self._chunks, None))
+            return await self._within(self._late_seconds, anext(self._chunks, None))
         except ProviderError:
-            if self.ending:
-                return None
-            raise
+            return None
+        finally:
+            self._late_seconds -= now() - began
 
     async def _within(self, seconds: float, work: Awaitable[T]) -> T:
         """Wait for the other side. Raises ProviderError for its failures, Aborted at an abort."""

@@ -185,6 +185,19 @@ def stalls_after(*events: bytes) -> Plan:
     return plan
 
 
+def keeps_talking_after(*events: bytes, noise: bytes) -> Plan:
+    """Says it all, and then something that means nothing, again and again."""
+
+    async def plan(line: Line) -> None:
+        await line.head()
+        await line.say(*events)
+        while True:
+            await line.send(noise)
+            await asyncio.sleep(0.005)
+
+    return plan
+
+
 def breaks_off_after(*events: bytes) -> Plan:
     """Says a part of the answer, closes in the middle."""
 

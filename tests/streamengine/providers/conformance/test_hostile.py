@@ -42,6 +42,7 @@ from .hostile_server import (
     breaks_off_after,
     drips,
     floods,
+    keeps_talking_after,
     refuses,
     resets_after,
     sends_endless_line,
@@ -104,6 +105,24 @@ async def test_what_comes_after_the_answer_is_waited_for_a_short_time(name: str)
     async with over_http(name, bounds) as contestant:
         said_all = contestant.dialect.answer(*TEXTS)[: -2 if name == "openai-chat" else -1]
         contestant.server.plan = stalls_after(*said_all)
+
+        reading = Reading(contestant.provider)
+        await reading.end()
+
+        assert reading.text == WHOLE
+        assert reading.kinds[-2:] == ["finish-step", "finish"]
+        await contestant.nothing_left()
+
+
+@pytest.mark.parametrize("name", ["openai-chat", "anthropic"])
+@pytest.mark.parametrize("noise", [b": still here\n\n", b'data: {"type": "ping"}\n\n'])
+@pytest.mark.spec("E22")
+async def test_noise_after_the_answer_gets_no_time_of_its_own(name: str, noise: bytes) -> None:
+    # The bound of a single wait would never be reached.
+    bounds = replace(PATIENT, late_usage_seconds=0.05)
+    async with over_http(name, bounds) as contestant:
+        said_all = contestant.dialect.answer(*TEXTS)[: -2 if name == "openai-chat" else -1]
+        contestant.server.plan = keeps_talking_after(*said_all, noise=noise)
 
         reading = Reading(contestant.provider)
         await reading.end()
