@@ -109,7 +109,7 @@ def _made(
     if len(what) > _MESSAGE_CHARACTERS:
         what = what[:_MESSAGE_CHARACTERS] + "..."
     message = f"{where} says: {what}" if what else f"{where} refuses without a word"
-    way_out = _way_out(kind, subject, wait_seconds)
+    way_out = _way_out(kind, status, subject, wait_seconds)
     if way_out:
         message = f"{message.rstrip('. ')}. {way_out}"
     return ProviderError(
@@ -125,8 +125,12 @@ def _type_of(said: _Said, status: int | None) -> ErrorType:
     for code in said.codes:
         known = _TYPES_BY_CODE.get(code)
         # A rate limit of an account without money never ends: only the text tells the two apart.
-        if known is not None and known != "rate_limit":
-            return known
+        if known is None or known == "rate_limit":
+            continue
+        # Some call everything their own fault, also what no further try mends.
+        if known == "server_error" and status is not None and 400 <= status < 500:
+            continue
+        return known
     if status is None and any(_TYPES_BY_CODE.get(code) == "rate_limit" for code in said.codes):
         status = 429
     if status == 403:
@@ -137,7 +141,9 @@ def _type_of(said: _Said, status: int | None) -> ErrorType:
     return "api" if kind == "unknown" else kind
 
 
-def _way_out(kind: ErrorType, subject: Subject, wait_seconds: float | None) -> str:
+def _way_out(
+    kind: ErrorType, status: int | None, subject: Subject, wait_seconds: float | None
+) -> str:
     match kind:
         case "authentication":
             return f"Check the key in {subject.key_place}, and what it may be used for"
@@ -151,6 +157,8 @@ def _way_out(kind: ErrorType, subject: Subject, wait_seconds: float | None) -> s
             return f"Check the name of the model: {subject.model}"
         case "context_exceeded":
             return f"The conversation is too long for {subject.model}"
+        case "api" if status in (404, 405):
+            return "Is the base URL right?"
         case _:
             return ""
 

@@ -55,7 +55,7 @@ class Wire:
     """Where the requests of one provider go.
 
     ``base_url``: with the version in its path, as vendors give it. Raises ValueError for one that
-    isn't https (or http on loopback), or that holds a user or a password.
+    isn't https (or http on loopback), that nobody can be asked at, or that holds more than a place.
     """
 
     def __init__(self, base_url: str, *, bounds: Bounds | None = None) -> None:
@@ -311,8 +311,13 @@ def _checked(base_url: str) -> httpx.URL:
         )
     if not url.host or url.scheme not in ("https", "http"):
         raise ValueError("a base URL begins with https:// and a host")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise ValueError(f"the base URL names the port {url.port}, which can't be")
     if url.scheme == "http" and not _is_loopback(url.host):
         raise ValueError(f"the base URL of {url.host} isn't https: others could read what is said")
+    if url.query or url.fragment:
+        # Left out it would be missed, and in a log it might be a key.
+        raise ValueError("a base URL ends with its path: there is no place for a query behind it")
     return url.copy_with(query=None, fragment=None)
 
 

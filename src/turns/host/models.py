@@ -60,7 +60,7 @@ def provider_for(
     kind, _, name = model.partition(":")
     if kind in _APIS and name:
         return _over_http(kind, name, base_url, environment)
-    if base_url is not None:
+    if base_url is not None and kind not in _APIS:
         raise UsageError(f"--base-url is for {', '.join(_APIS)}, and not for {kind!r}")
     if model == "local":
         return _local()

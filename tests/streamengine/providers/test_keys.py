@@ -121,9 +121,13 @@ def test_a_server_on_this_machine_needs_none() -> None:
         ("example.test/v1", "begins with https://"),
         ("https://", "begins with https://"),
         ("https://example.test:port/", "is no URL"),
+        ("http://localhost:70000/v1", "port 70000"),
+        ("https://example.test:0/v1", "port 0"),
+        ("https://example.test/v1?key=pw-12345", "ends with its path"),
+        ("https://example.test/v1#pw-12345", "ends with its path"),
     ],
 )
-def test_a_base_url_that_would_give_a_key_away_is_refused(base_url: str, problem: str) -> None:
+def test_a_base_url_that_cannot_be_asked_safely_is_refused(base_url: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem) as raised:
         openai_chat("m", base_url=base_url, keys=source())
 

@@ -98,6 +98,12 @@ def test_half_a_name_is_refused(name: str) -> None:
         provider_for(name, environment={"OPENAI_API_KEY": KEY})
 
 
+@pytest.mark.parametrize("name", ["openai", "openai:", "openai-responses", "anthropic:"])
+def test_an_api_without_a_name_is_not_told_that_it_has_no_base_url(name: str) -> None:
+    with pytest.raises(UsageError, match=f"there is no model '{name}': use .*openai:NAME"):
+        provider_for(name, base_url="http://localhost:9/v1", environment={})
+
+
 @pytest.mark.parametrize("model", ["local", "scripted:x.json", "pydantic-ai:test"])
 def test_a_base_url_is_for_an_api(model: str) -> None:
     with pytest.raises(UsageError, match="--base-url is for openai, "):

@@ -348,6 +348,8 @@ REFUSALS: list[tuple[int, str, str, ErrorType]] = [
     (404, "model_not_found", "The model `m-1` does not exist.", "model_not_found"),
     (404, "not_found_error", "model: m-1", "model_not_found"),
     (404, "route", "Not found.", "api"),
+    (404, "api_error", "model 'm-1' not found", "model_not_found"),
+    (400, "server_error", "Unknown field.", "api"),
     (429, "rate_limit_error", "Too many requests.", "rate_limit"),
     (429, "insufficient_quota", "You exceeded your current quota.", "quota"),
     (429, "rate_limit_exceeded", "Check your plan and billing.", "quota"),
@@ -390,6 +392,7 @@ async def test_the_way_out_is_named(name: str) -> None:
         assert "nothing left to spend" in await told(429, "insufficient_quota")
         assert f"too long for {MODEL}" in await told(400, "context_length_exceeded")
         assert (await told(529, "overloaded_error")).endswith("says: No. Try again later")
+        assert (await told(404, "route")).endswith("says: No. Is the base URL right?")
 
 
 @over_any_wire
