@@ -88,11 +88,13 @@ def one_line(_logger: Any, _method: str, event: EventDict) -> str:
     """Render an event: time, level, logger, what happened, then the rest as name=value."""
     head = " ".join(_shown(event[key], quoted=False) for key in _ORDER if key in event)
     rest = (f"{key}={_shown(value)}" for key, value in event.items() if key not in _ORDER)
+    # Once more, as the name of a value may say that it is one.
     return redact(" ".join((head, *rest)), _secrets)
 
 
 def _shown(value: object, *, quoted: bool = True) -> str:
-    text = value if isinstance(value, str) else str(value)
+    # Before it is cut or quoted: what is left of a secret then is none that could be found.
+    text = redact(value if isinstance(value, str) else str(value), _secrets)
     if len(text) > _VALUE_SHOWN_CHARACTERS:
         text = text[:_VALUE_SHOWN_CHARACTERS] + "..."
     if not quoted or _PLAIN.fullmatch(text):

@@ -117,6 +117,22 @@ def test_a_secret_is_never_written(log: io.StringIO) -> None:
     assert log.getvalue().count("[secret]") >= 4
 
 
+@pytest.mark.parametrize("secret", ['pass"word-7', "pass\\word-7"])
+def test_a_secret_is_found_before_it_is_quoted(log: io.StringIO, secret: str) -> None:
+    logs.keep_secret(secret)
+    structlog.get_logger("x").info("told", error=f"not with {secret}")
+
+    assert log.getvalue().endswith('error="not with [secret]"\n')
+
+
+def test_a_secret_is_found_before_a_value_is_cut(log: io.StringIO) -> None:
+    logs.keep_secret("hunter2hunter2")
+    for before in range(7_986, 8_001):
+        structlog.get_logger("x").info("told", error="e" * before + "hunter2hunter2")
+
+    assert "hunter" not in log.getvalue()
+
+
 def test_a_huge_value_is_cut(log: io.StringIO) -> None:
     structlog.get_logger("x").info("told", error="e" * 1_000_000)
 
