@@ -9,9 +9,12 @@ import re
 from collections.abc import AsyncGenerator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from streamengine.events import BridgeMessage
+from streamengine.model import Event
 from turns.host.app import WEB
 
 from .kit import Site, a_server, a_site, events_of, rows_of, send
@@ -106,6 +109,21 @@ def test_the_script_and_the_page_agree_on_their_elements() -> None:
 
     assert asked_for
     assert asked_for <= Page().ids()
+
+
+NOT_DRAWN = {
+    "reasoning-end",  # the next block shows it
+    "tool-call-delta",  # the whole input comes with the call
+    "stream-lifecycle",  # the other events say it
+}
+
+
+def test_the_page_hears_every_message_that_there_is() -> None:
+    script = (WEB / "app.js").read_text()
+    heard = set(re.findall(r'\bon(?:Live)?\("([^"]+)"', script))
+    kinds = (*get_args(get_args(Event)[0]), *get_args(get_args(BridgeMessage)[0]))
+
+    assert heard == {kind.model_fields["type"].default for kind in kinds} - NOT_DRAWN
 
 
 def test_every_control_has_a_label_and_news_is_announced() -> None:

@@ -13,6 +13,7 @@ const page = {
   loginForm: byId("login-form"),
   main: byId("main"),
   messages: byId("messages"),
+  retry: byId("retry"),
   send: byId("send"),
   stop: byId("stop"),
   text: byId("text"),
@@ -23,6 +24,7 @@ const page = {
 
 const DEFAULT_WORKSPACE = "default";
 const RECONNECT_MS = 1500;
+const SILENCE_MS = 20000;   // four heartbeats: a connection can die without a word
 const REASONS = {
   user: "stopped by you",
   startup: "stopped before it began",
@@ -33,7 +35,10 @@ let workspace = new URLSearchParams(location.search).get("workspace") || DEFAULT
 let source = null;          // the EventSource
 let cursor = "";            // how far we have heard: the server tells what came after it
 let reconnectTimer = null;
+let silenceTimer = null;
+let retryAt = null;         // when a failed answer is tried again, if it is
 let live = null;            // {id, message, timestamp} of the message that is being answered
+let failed = null;          // {id, text} of the last failure: one before the first word has no row
 let unsent = null;          // {text, id}: sent again under the same id if the answer got lost
 
 // ---- talking to the server
@@ -203,8 +208,15 @@ function keepingBottom(change) {
   if (follow) page.main.scrollTop = page.main.scrollHeight;
 }
 
+function showRetry(at, text) {
+  retryAt = at;
+  page.retry.textContent = text;
+  page.retry.hidden = text === "";
+  showLive();
+}
+
 function showLive() {
-  page.stop.hidden = live === null;
+  page.stop.hidden = live === null && retryAt === null;
   page.stop.disabled = false;
   page.empty.hidden = live !== null || page.messages.childElementCount > 0;
 }
@@ -234,6 +246,7 @@ async function showHistory() {
     page.messages.replaceChildren(...rows.filter((row) => live === null || row.id !== live.id).map(makeRow));
     if (live !== null) page.messages.append(live.message.item);
   });
+  if (failed !== null && !rows.some((row) => row.id === failed.id)) showError(failed.text);
   showLive();
 }
 
@@ -259,6 +272,7 @@ function connect() {
   const query = cursor === "" ? "" : `?cursor=${encodeURIComponent(cursor)}`;
   source = new EventSource(api("events") + query);
   source.onopen = () => showConnection("ok", "connected");
+  listenOn();
   source.onerror = (event) => {
     if (event instanceof MessageEvent) return; // one of ours, named "error"
     showConnection("lost", "reconnecting");
@@ -267,6 +281,7 @@ function connect() {
   };
   const on = (type, act) => source.addEventListener(type, (event) => {
     if (!(event instanceof MessageEvent)) return;
+    listenOn();
     if (event.lastEventId !== "") cursor = event.lastEventId;
     act(JSON.parse(event.data));
   });
@@ -282,10 +297,15 @@ function connect() {
   on("caught-up", (event) => {
     showError("");
     if (event.replay === "live") dropLive();
+    // One that was due while nobody listened has begun, or was called off.
+    if (retryAt !== null && Date.now() > retryAt) showRetry(null, "");
     showLive();
     showHistorySafely();
   });
   on("stream-start", (event) => {
+    showRetry(null, "");
+    if (failed !== null) showError("");
+    failed = null;
     begin(event.messageId);
     if (!event.replay) showHistorySafely();
   });
@@ -297,7 +317,17 @@ function connect() {
   onLive("usage-delta", (message, event) => message.cost(event.cumulativeUsage));
   on("stream-end", (event) => ended(event, "The answer is complete."));
   on("stream-abort", (event) => ended(event, "The answer was stopped."));
-  on("error", (event) => ended(event, `The answer failed: ${event.error}`));
+  on("error", (event) => {
+    failed = { id: event.messageId, text: `The answer failed: ${event.error}` };
+    ended(event, failed.text);
+  });
+  on("auto-retry-scheduled", (event) => {
+    const seconds = Math.ceil(event.delayMs / 1000);
+    showRetry(Date.now() + event.delayMs, `Try ${event.attempt} begins in ${seconds} s.`);
+  });
+  on("auto-retry-starting", (event) => showRetry(Date.now(), `Try ${event.attempt} begins.`));
+  on("auto-retry-abandoned", (event) => showRetry(null, retryAt === null ? "" : `No further try: ${event.reason}.`));
+  on("heartbeat", () => {});
   on("overflow", () => { source.close(); connect(); });
   on("shutting-down", () => {
     source.close();
@@ -317,14 +347,25 @@ function ended(event, announcement) {
   showHistorySafely();
 }
 
+// Something was heard, or is about to be.
+function listenOn() {
+  clearTimeout(silenceTimer);
+  silenceTimer = setTimeout(() => {
+    connect();
+    showConnection("lost", "reconnecting");
+  }, SILENCE_MS);
+}
+
 function disconnect() {
   clearTimeout(reconnectTimer);
+  clearTimeout(silenceTimer);
   if (source !== null) source.close();
   source = null;
 }
 
 function reconnectLater() {
   clearTimeout(reconnectTimer);
+  clearTimeout(silenceTimer);
   reconnectTimer = setTimeout(async () => {
     try {
       await showHistory(); // also tells whether we are still known
@@ -378,10 +419,11 @@ function fitText() {
 page.text.addEventListener("input", fitText);
 
 page.stop.addEventListener("click", async () => {
-  if (live === null) return;
+  if (live === null && retryAt === null) return;
   page.stop.disabled = true;
   try {
-    await call(api("stop"), { messageId: live.id });
+    // Without an id it also calls off a try that is waited for.
+    await call(api("stop"), live === null ? {} : { messageId: live.id });
   } catch (error) {
     page.stop.disabled = false;
     onRefused(error);
@@ -402,6 +444,8 @@ function open(id) {
   showError("");
   cursor = "";
   dropLive();
+  failed = null;
+  showRetry(null, "");
   page.messages.replaceChildren();
   page.login.hidden = true;
   page.composer.hidden = false;
