@@ -97,11 +97,13 @@ def replay(snapshot: LiveSnapshot | None, after_timestamp_ms: int | None = None)
     return events
 
 
-def replayed_to_ms(snapshot: LiveSnapshot, after_timestamp_ms: int | None = None) -> int:
+def replayed_to_ms(snapshot: LiveSnapshot) -> int:
     """The timestamp up to which a reader has everything after the replay. A live event that isn't
     later is one that it has already: a tool's result is recorded, then written, then told (E20).
+
+    From the message alone: a reader whose cursor is ahead of it would hear nothing any more.
     """
-    return max((after_timestamp_ms or 0, *_times(snapshot.parts)))
+    return max((0, *_times(snapshot.parts)))
 
 
 def _times(parts: tuple[MessagePart, ...]) -> Iterator[int]:

@@ -146,7 +146,7 @@ class Subscription:
         # twice.
         live = self._live = self._hub.root.engine.snapshot(self._workspace_id)
         if live is not None:
-            self._told_to_ms = replayed_to_ms(live, self._after_ms(live))
+            self._told_to_ms = replayed_to_ms(live)
         return self._hub.attach(self._workspace_id, self, sink)
 
     def is_news(self, event: Event) -> bool:

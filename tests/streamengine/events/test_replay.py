@@ -382,7 +382,7 @@ def test_replay_and_live_have_each_event_once_however_often_the_reader_goes(
     for number, moment in enumerate(came):
         position, snapshot = engine.moments[moment]
         after_ms = None if cursor is None else cursor.timestamp_ms
-        told_to_ms = replayed_to_ms(snapshot, after_ms)
+        told_to_ms = replayed_to_ms(snapshot)
         # It goes at some moment before it comes again; the last time it stays.
         last = len(emitted)
         if number + 1 < len(came):

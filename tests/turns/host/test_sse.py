@@ -285,6 +285,20 @@ async def test_who_comes_again_with_its_cursor_gets_the_rest_and_nothing_twice(
     assert said([*seen, *missed, *rest]) == "one two three four"
 
 
+async def test_a_cursor_ahead_of_its_message_makes_nobody_deaf(tmp_path: Path) -> None:
+    async with a_server(tmp_path) as live, live.client() as client:
+        message_id = (await send(client)).json()["messageId"]
+        answer = (await live.provider.next_answer()).say("one ")
+        async with events_of(client) as watcher:
+            await hears(watcher, "one ")
+            async with events_of(client, cursor=f"{message_id}:{10**16 - 1}") as events:
+                await events.until("caught-up")
+                answer.say("two ").finish()
+                told = await events.until("stream-end")
+
+    assert said(told) == "two "
+
+
 async def hears(events: Events, text: str) -> None:
     """Wait until a new reader has heard this much of the live message."""
     heard: list[Event] = []
