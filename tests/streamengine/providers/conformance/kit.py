@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from streamengine import (
     StreamEngine,
     StreamHandle,
     StreamRequest,
+    Tool,
 )
 from streamengine.model import ProviderPart, StreamDeltaEvent, TextDelta, UnknownPart
 
@@ -88,10 +89,14 @@ async def all_parts(provider: Provider, **fields: Any) -> list[ProviderPart | Un
 class Desk:
     """A stream engine on real files, and what it told."""
 
-    def __init__(self, runtime: fb.Runtime, provider: Provider, state: Path) -> None:
+    def __init__(
+        self, runtime: fb.Runtime, provider: Provider, state: Path, tools: Sequence[Tool] = ()
+    ) -> None:
         self.scope = AppScope()
         self.history = FileHistory(state, io="inline", fsync="off")
-        self.engine = StreamEngine(history=self.history, provider=provider, scope=self.scope)
+        self.engine = StreamEngine(
+            history=self.history, provider=provider, scope=self.scope, tools=tools
+        )
         self.events: list[Event] = []
         self._state = state
         self._runtime = runtime
@@ -130,6 +135,10 @@ class Desk:
     def terminals(self) -> list[str]:
         return [event.type for event in self.events if event.type in TERMINALS]
 
+    async def rows(self) -> list[dict[str, Any]]:
+        rows = await self._runtime.run(self.history.read(WORKSPACE))
+        return [row.to_mapping() for row in rows]
+
     async def stored_answers(self) -> list[str]:
         """The text of the assistant's rows, once what is left of a stream was committed."""
         await self._runtime.run(self.history.load(WORKSPACE))
@@ -151,9 +160,11 @@ class Desk:
 
 
 @asynccontextmanager
-async def a_desk(provider: Provider, state: Path) -> AsyncGenerator[Desk]:
+async def a_desk(
+    provider: Provider, state: Path, *, tools: Sequence[Tool] = ()
+) -> AsyncGenerator[Desk]:
     runtime = fb.Runtime()
-    desk = Desk(runtime, provider, state)
+    desk = Desk(runtime, provider, state, tools)
     try:
         yield desk
     finally:
