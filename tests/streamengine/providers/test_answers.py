@@ -135,6 +135,26 @@ def test_a_call_without_an_id_gets_one() -> None:
     assert call_id.startswith("call_")
 
 
+def test_calls_that_come_whole_under_one_number_and_without_ids_are_two() -> None:
+    parts = read(
+        ChatReader(SUBJECT),
+        delta(tool_calls=[call(0, '{"a": 1}', name="x", id=""), call(0, {"b": 2}, name="x")]),
+        delta("tool_calls"),
+    )
+
+    assert [(name, given) for _, name, given in calls_in(parts)] == [
+        ("x", {"a": 1}),
+        ("x", {"b": 2}),
+    ]
+
+
+def test_a_name_that_stands_at_every_piece_begins_no_other_call() -> None:
+    pieces = [call(0, piece, name="x") for piece in ("", '{"a"', ": 1", "}", "")]
+    parts = read(ChatReader(SUBJECT), delta(tool_calls=pieces), delta("tool_calls"))
+
+    assert [(name, given) for _, name, given in calls_in(parts)] == [("x", {"a": 1})]
+
+
 def test_a_call_without_a_name_is_nobody_s() -> None:
     parts = read(ChatReader(SUBJECT), delta("tool_calls", tool_calls=[call(0, "{}", id="c1")]))
 
@@ -311,6 +331,18 @@ def test_responses_tells_a_refusal() -> None:
     parts = read(ResponsesReader(SUBJECT), refusal, completed())
 
     assert parts[-1]["finishReason"] == "refusal"
+
+
+def test_responses_takes_a_call_that_comes_whole() -> None:
+    item = {"type": "function_call", "call_id": "c1", "name": "x", "arguments": '{"a": 1}'}
+    parts = read(
+        ResponsesReader(SUBJECT),
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": {"status": "completed"}},
+    )
+
+    assert calls_in(parts) == [("c1", "x", {"a": 1})]
+    assert parts[-1]["finishReason"] == "tool-calls"
 
 
 def test_responses_tells_what_ran_at_the_other_side() -> None:

@@ -188,18 +188,16 @@ class ChatReader:
 
     def _tool_call(self, call: Fields) -> Iterator[ProviderPart]:
         function = loose.fields(call.get("function"))
-        draft = self._draft(call, function)
-        if draft is None:
-            return
         written = function.get("arguments")
         # Some send it whole, and not as text.
         delta = written if isinstance(written, str) else json.dumps(written) if written else ""
-        if delta:
+        draft = self._draft(call, function, delta)
+        if draft is not None and delta:
             yield from self._telling.end()
             draft.written.append(delta)
             yield ToolCallDelta(tool_call_id=draft.id, tool_name=draft.name, delta=delta)
 
-    def _draft(self, call: Fields, function: Fields) -> CallDraft | None:
+    def _draft(self, call: Fields, function: Fields, delta: str) -> CallDraft | None:
         """The call that a piece belongs to: by its index, or the latest where there is none."""
         call_id = loose.word(call.get("id"))
         name = loose.word(function.get("name"))
@@ -207,7 +205,10 @@ class ChatReader:
         latest = self._calls[-1] if self._calls else None
         known = latest if index is None else self._at.get(index)
         if known is not None and (name is None or call_id in (None, known.id)):
-            return known
+            # Some give no ids either: what follows an input that came whole is another call's.
+            anew = name is not None and call_id is None and delta and len(known.written) == 1
+            if not (anew and known.is_whole()):
+                return known
         if name is None:
             return None  # nobody could run it
         draft = CallDraft(call_id or f"call_{uuid.uuid4().hex}", name)

@@ -213,6 +213,10 @@ class ResponsesReader:
         elif kind == "function_call":
             draft = self._calls.get(_place(index))
             if draft is None:
+                # Some tell of a call only when it is whole.
+                yield from self._begun(index, item)
+                draft = self._calls.get(_place(index))
+            if draft is None:
                 return
             draft.written[:] = [loose.text(item.get("arguments")) or "".join(draft.written)]
             # One that the bound of the answer has cut off must not be run.
