@@ -13,7 +13,7 @@ from typing import Final, Never, final
 
 MASK: Final = "[secret]"
 
-_SHORTEST_SECRET: Final = 6
+SHORTEST_SECRET: Final = 6
 """In characters. Something shorter stands in ordinary words, which it would garble."""
 
 # Both patterns look at each character a bounded number of times: what they search may be made by
@@ -82,7 +82,7 @@ def redact(text: str, secrets: Iterable[str | Secret] = ()) -> str:
     # The longest first: one may be a part of another, and its rest would stay.
     known = {s.reveal() if isinstance(s, Secret) else s for s in secrets}
     for secret in sorted(known, key=len, reverse=True):
-        if len(secret) >= _SHORTEST_SECRET:
+        if len(secret) >= SHORTEST_SECRET:
             text = text.replace(secret, MASK)
     text = _USERINFO.sub(f"{MASK}@", text)
     return _SHAPES.sub(_masked, text)

@@ -20,7 +20,7 @@ import httpx
 
 from fibers import AbortSignal
 
-from ..redact import MASK, Secret
+from ..redact import MASK, SHORTEST_SECRET, Secret
 from . import failures
 from .errors import ProviderError
 from .failures import Subject
@@ -141,6 +141,7 @@ class Exchange:
         self._request = request
         self._bounds = bounds
         self._subject = subject
+        self._keys_in_json = () if subject.key is None else _spellings_in_json(subject.key)
         self._patience = Patience(signal)
         self._stack = AsyncExitStack()
         self._chunks: AsyncIterator[bytes] | None = None
@@ -194,10 +195,11 @@ class Exchange:
 
     def _without_key(self, event: SseEvent) -> SseEvent:
         """Before anybody reads it: what a frame holds, a traceback may show."""
-        key = self._subject.key
-        if key is None or key.reveal() not in event.data:
-            return event
-        return SseEvent(event.name, event.data.replace(key.reveal(), MASK))
+        data = event.data
+        for spelled in self._keys_in_json:
+            if spelled.reveal() in data:
+                data = data.replace(spelled.reveal(), MASK)
+        return event if data is event.data else SseEvent(event.name, data)
 
     async def _open(self) -> None:
         client = await self._stack.enter_async_context(self._make_client())
@@ -288,6 +290,16 @@ class KeyHeader(httpx.Auth):
     ) -> AsyncGenerator[httpx.Request, httpx.Response]:
         request.headers[self._name] = self._prefix + self._key.reveal()
         yield request
+
+
+def _spellings_in_json(key: Secret) -> tuple[Secret, ...]:
+    """A key as JSON has it: some servers escape slashes, all of them quotes. None for a placeholder
+    such as "x", as local servers are given: it stands in the names of fields.
+    """
+    if len(key.reveal()) < SHORTEST_SECRET:
+        return ()
+    quoted = json.dumps(key.reveal())[1:-1]
+    return tuple({key, Secret(quoted), Secret(quoted.replace("/", "\\/"))})
 
 
 def json_bytes(body: Mapping[str, Any]) -> bytes:

@@ -208,9 +208,9 @@ OVER_HTTP: Final = (*OWN_WIRE, "pydantic-ai-openai")
 ALL: Final = (*OVER_HTTP, "pydantic-ai-function", "scripted", "local")
 
 
-def own_provider(name: str, base_url: str, bounds: Bounds) -> HttpProvider:
+def own_provider(name: str, base_url: str, bounds: Bounds, *, key: str = KEY) -> HttpProvider:
     """One of OWN_WIRE that asks there."""
-    keys = KeySource("CONFORMANCE_API_KEY", environment={"CONFORMANCE_API_KEY": KEY})
+    keys = KeySource("CONFORMANCE_API_KEY", environment={"CONFORMANCE_API_KEY": key})
     return _APIS[name][0](MODEL, base_url=base_url, keys=keys, bounds=bounds)
 
 

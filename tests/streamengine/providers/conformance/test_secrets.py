@@ -10,7 +10,7 @@ import pytest
 
 from streamengine.redact import MASK
 
-from .contestants import KEY, OVER_HTTP, over_http
+from .contestants import KEY, OVER_HTTP, OWN_WIRE, PATIENT, over_http, own_provider
 from .hostile_server import Plan, answers, refuses
 from .kit import Reading, a_desk
 
@@ -67,3 +67,36 @@ async def test_what_surrounds_the_key_is_still_told(name: str, tmp_path: Path) -
 
     assert f"Incorrect API key provided: {MASK}" in told
     assert f"https://{MASK}@example.test/{MASK}" in told
+
+
+@pytest.mark.parametrize("name", OWN_WIRE)
+@pytest.mark.parametrize("spelled", ["as it is", "with escaped slashes", "with escaped quotes"])
+async def test_a_key_in_the_text_of_an_answer_is_masked(name: str, spelled: str) -> None:
+    key = {
+        "as it is": "odd-key/0123+4567==",
+        "with escaped slashes": "odd-key/0123+4567==",
+        "with escaped quotes": 'odd-key"0123\\4567',
+    }[spelled]
+    async with over_http(name) as contestant:
+        whole = contestant.dialect.answer(f"It is {key}.")
+        if spelled == "with escaped slashes":
+            whole = [event.replace(b"/", b"\\/") for event in whole]
+        contestant.server.plan = answers(*whole)
+        provider = own_provider(name, contestant.server.url, PATIENT, key=key)
+
+        reading = Reading(provider)
+        await reading.end()
+
+        assert reading.text == f"It is {MASK}."
+
+
+@pytest.mark.parametrize("name", OWN_WIRE)
+async def test_a_placeholder_in_the_place_of_a_key_garbles_nothing(name: str) -> None:
+    async with over_http(name) as contestant:
+        contestant.answers("It rains ", "in Bergen.")
+        provider = own_provider(name, contestant.server.url, PATIENT, key="e")
+
+        reading = Reading(provider)
+        await reading.end()
+
+        assert reading.text == "It rains in Bergen."
