@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from pathlib import Path
-from typing import Final, Protocol, final
+from typing import Final, Protocol, Self, final
 
 from fibers import AbortSignal
-from streamengine import Provider, SendError, StreamError, StreamRequest
+from streamengine import LateUsage, Provider, SendError, StreamError, StreamRequest
 from streamengine.model import ProviderPart, UnknownPart
 from streamengine.providers import anthropic as anthropic_api
 from streamengine.providers import openai
@@ -143,11 +143,13 @@ class ImpatientProvider:
         self, request: StreamRequest, signal: AbortSignal
     ) -> AsyncIterator[ProviderPart | UnknownPart]:
         # Not a generator itself: what the inner one raises at once is raised here at once.
-        return self._listen(self._inner.stream(request, signal))
+        parts = self._inner.stream(request, signal)
+        heard = self._listen(parts)
+        return _WithLateUsage(heard, parts) if isinstance(parts, LateUsage) else heard
 
     async def _listen(
         self, parts: AsyncIterator[ProviderPart | UnknownPart]
-    ) -> AsyncIterator[ProviderPart | UnknownPart]:
+    ) -> AsyncGenerator[ProviderPart | UnknownPart]:
         try:
             while True:
                 patience = asyncio.timeout(self._silence_seconds)
@@ -168,3 +170,23 @@ class ImpatientProvider:
             close = getattr(parts, "aclose", None)
             if close is not None:
                 await close()
+
+
+@final
+class _WithLateUsage:
+    """Parts that somebody listens to, with the promise that their source has beside them."""
+
+    def __init__(
+        self, parts: AsyncGenerator[ProviderPart | UnknownPart], source: LateUsage
+    ) -> None:
+        self._parts = parts
+        self.final_usage = source.final_usage
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Awaitable[ProviderPart | UnknownPart]:
+        return anext(self._parts)
+
+    async def aclose(self) -> None:
+        await self._parts.aclose()

@@ -17,8 +17,8 @@ import pytest
 import structlog
 
 from fibers import AbortController, AbortSignal
-from streamengine import StreamRequest
-from streamengine.model import ProviderPart, TextDelta
+from streamengine import LateUsage, StreamRequest
+from streamengine.model import ProviderPart, TextDelta, Usage
 from streamengine.providers.local import LocalModelError, LocalProvider
 from turns.host import discovery, logs, models
 from turns.host.config import ServeConfig, default_state, is_loopback
@@ -313,6 +313,43 @@ def test_the_local_model_is_made_without_being_loaded(
     monkeypatch.setattr(models, "find_model_file", lambda: tmp_path / "never-opened.gguf")
 
     assert isinstance(provider_for("local"), LocalProvider)
+
+
+@pytest.mark.spec("E22")
+async def test_patience_keeps_the_promise_of_a_usage() -> None:
+    cost = Usage(output_tokens=7)
+
+    class Parts:
+        def __init__(self) -> None:
+            self._left: list[ProviderPart] = [TextDelta(text="one")]
+            self.is_closed = False
+
+        def __aiter__(self) -> AsyncIterator[ProviderPart]:
+            return self
+
+        async def __anext__(self) -> ProviderPart:
+            if not self._left:
+                raise StopAsyncIteration
+            return self._left.pop()
+
+        async def aclose(self) -> None:
+            self.is_closed = True
+
+        async def final_usage(self) -> Usage:
+            return cost
+
+    given = Parts()
+
+    class Late:
+        def stream(self, request: StreamRequest, signal: AbortSignal) -> Parts:
+            return given
+
+    parts = ImpatientProvider(Late(), 60).stream(StreamRequest(text="hi"), AbortController().signal)
+
+    assert isinstance(parts, LateUsage)
+    assert [part.type async for part in parts] == ["text-delta"]
+    assert await parts.final_usage() == cost
+    assert given.is_closed
 
 
 async def test_patience_closes_the_provider_that_it_gave_up() -> None:
