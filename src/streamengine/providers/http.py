@@ -32,6 +32,8 @@ T = TypeVar("T")
 USER_AGENT: Final = "fiberscope"
 
 _EVENT_STREAM: Final = "text/event-stream"
+_KIND_CHARACTERS: Final = 100
+"""Of a content type that is quoted in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +185,19 @@ class Exchange:
                 raise StopAsyncIteration
             self._taken_bytes += len(chunk)
             if self._taken_bytes > self._bounds.answer_bytes:
-                raise self._broken(f"sent more than {self._bounds.answer_bytes} bytes")
+                raise self._too_much(f"sent more than {self._bounds.answer_bytes} bytes")
             try:
                 self._ready.extend(self._decoder.feed(chunk))
             except EventTooLarge as error:
                 limit = error.limit_bytes
             else:
                 continue
-            raise self._broken(f"sent an event of more than {limit} bytes")
+            raise self._too_much(f"sent an event of more than {limit} bytes")
         return self._without_key(self._ready.popleft())
+
+    def _too_much(self, what: str) -> Exception:
+        """Behind a whole answer it is just its end."""
+        return self._broken(what) if self._late_seconds is None else StopAsyncIteration()
 
     def _without_key(self, event: SseEvent) -> SseEvent:
         """Before anybody reads it: what a frame holds, a traceback may show."""
@@ -217,7 +223,7 @@ class Exchange:
                 # Some say no with a 200.
                 raise failures.of_status(self._subject, 200, response.headers, body)
             raise self._broken(
-                f"answered with {kind or 'something unnamed'}, not with a "
+                f"answered with {kind[:_KIND_CHARACTERS] or 'something unnamed'}, not with a "
                 "stream of events. Is the base URL right?"
             )
         # Closed with the response.

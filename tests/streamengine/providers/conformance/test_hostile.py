@@ -132,6 +132,27 @@ async def test_noise_after_the_answer_gets_no_time_of_its_own(name: str, noise: 
         await contestant.nothing_left()
 
 
+@pytest.mark.parametrize("name", ["openai-chat", "anthropic"])
+@pytest.mark.parametrize("bounds", [{"event_bytes": 10_000}, {"answer_bytes": 10_000}])
+async def test_a_flood_after_the_answer_spoils_nothing(name: str, bounds: dict[str, int]) -> None:
+    async with over_http(name, replace(PATIENT, **bounds)) as contestant:
+        said_all = contestant.dialect.answer(*TEXTS)[: -2 if name == "openai-chat" else -1]
+
+        async def plan(line: Line) -> None:
+            await line.head()
+            await line.say(*said_all, b"data: ")
+            while True:
+                await line.send(b"x" * 4096)
+
+        contestant.server.plan = plan
+        reading = Reading(contestant.provider)
+        await reading.end()
+
+        assert reading.text == WHOLE
+        assert reading.kinds[-1] == "finish"
+        await contestant.nothing_left()
+
+
 # ---- cuts
 
 
@@ -393,6 +414,15 @@ async def test_the_way_out_is_named(name: str) -> None:
         assert f"too long for {MODEL}" in await told(400, "context_length_exceeded")
         assert (await told(529, "overloaded_error")).endswith("says: No. Try again later")
         assert (await told(404, "route")).endswith("says: No. Is the base URL right?")
+
+
+@over_own_wire
+async def test_a_header_of_any_length_makes_a_short_message(name: str) -> None:
+    async with over_http(name) as contestant:
+        failure, _ = await failure_of(contestant, refuses(200, "", "text/" + "x" * 60_000))
+
+        assert "answered with text/xxx" in str(failure)
+        assert len(str(failure)) < 1000
 
 
 @over_any_wire
