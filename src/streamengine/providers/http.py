@@ -150,6 +150,7 @@ class Exchange:
         self._decoder = SseDecoder(limit_bytes=bounds.event_bytes)
         self._ready: deque[SseEvent] = deque()
         self._taken_bytes = 0
+        self._excess: str | None = None
         self._late_seconds: float | None = None
         """What is left of the time for what comes late; None before the answer is whole."""
 
@@ -180,20 +181,24 @@ class Exchange:
 
     async def __anext__(self) -> SseEvent:
         while not self._ready:
+            if self._excess is not None:
+                raise self._too_much(self._excess)
             chunk = await self._next_chunk()
             if chunk is None:
                 raise StopAsyncIteration
-            self._taken_bytes += len(chunk)
-            if self._taken_bytes > self._bounds.answer_bytes:
-                raise self._too_much(f"sent more than {self._bounds.answer_bytes} bytes")
-            try:
-                self._ready.extend(self._decoder.feed(chunk))
-            except EventTooLarge as error:
-                limit = error.limit_bytes
-            else:
-                continue
-            raise self._too_much(f"sent an event of more than {limit} bytes")
+            self._take(chunk)
         return self._without_key(self._ready.popleft())
+
+    def _take(self, chunk: bytes) -> None:
+        """What a bound cuts off is told after what came before it, be it in the same chunk."""
+        self._taken_bytes += len(chunk)
+        if self._taken_bytes > self._bounds.answer_bytes:
+            self._excess = f"sent more than {self._bounds.answer_bytes} bytes"
+        try:
+            self._ready.extend(self._decoder.feed(chunk))
+        except EventTooLarge as error:
+            self._ready.extend(error.before)
+            self._excess = f"sent an event of more than {error.limit_bytes} bytes"
 
     def _too_much(self, what: str) -> Exception:
         """Behind a whole answer it is just its end."""

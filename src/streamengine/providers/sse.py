@@ -21,11 +21,14 @@ class SseEvent:
 
 
 class EventTooLarge(Exception):
-    """An event is longer than allowed; ``limit_bytes`` says how long that is."""
+    """An event is longer than allowed; ``limit_bytes`` says how long that is, ``before`` has those
+    that were complete by then.
+    """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, before: tuple[SseEvent, ...] = ()) -> None:
         super().__init__(limit_bytes)
         self.limit_bytes = limit_bytes
+        self.before = before
 
 
 @final
@@ -53,9 +56,17 @@ class SseDecoder:
             return []
         if self._after_cr or b"\r" in chunk:
             chunk = self._with_plain_ends(chunk)
-        lines = chunk.split(b"\n")
-        rest = lines.pop()
         events: list[SseEvent] = []
+        try:
+            self._take_all(chunk.split(b"\n"), events)
+        except EventTooLarge as error:
+            error.before = tuple(events)
+            raise
+        return events
+
+    def _take_all(self, lines: list[bytes], events: list[SseEvent]) -> None:
+        """The last of ``lines`` has no end yet."""
+        rest = lines.pop()
         for line in lines:
             if self._line:
                 self._line.append(line)
@@ -67,7 +78,6 @@ class SseDecoder:
         if rest:
             self._line.append(rest)
             self._hold(len(rest))
-        return events
 
     def _with_plain_ends(self, chunk: bytes) -> bytes:
         if self._after_cr and chunk.startswith(b"\n"):

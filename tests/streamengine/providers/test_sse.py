@@ -93,3 +93,12 @@ def test_the_bound_is_of_each_event() -> None:
     events = [event for _ in range(100) for event in decoder.feed(b"data: 0123456789\n\n")]
 
     assert len(events) == 100
+
+
+def test_what_was_complete_before_an_event_that_is_too_large_is_not_lost() -> None:
+    decoder = SseDecoder(limit_bytes=10)
+
+    with pytest.raises(EventTooLarge) as raised:
+        decoder.feed(b"data: one\n\ndata: two\n\ndata: far too large\n\n")
+
+    assert [event.data for event in raised.value.before] == ["one", "two"]
