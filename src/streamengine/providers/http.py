@@ -46,7 +46,7 @@ class Bounds:
     error_seconds: float = 5.0
     """For the body of a refusal."""
     late_usage_seconds: float = 1.0
-    """For what comes after the answer's end, which is told without it then."""
+    """For all that comes after the answer's end, which is told without it then."""
     event_bytes: int = 16 * 1024 * 1024
     answer_bytes: int = 256 * 1024 * 1024
     error_bytes: int = 64 * 1024
