@@ -349,7 +349,7 @@ class Pump:
             return
         self._step_start = self._call_start = len(stream.parts)
         steps_with_usage = stream.usage.steps
-        parts, self._handoff = self._parts, Handoff()
+        parts, self._handoff = self._parts, Handoff(self._handle_at_once)
         # Started at once, so that it closes the provider's iterator whatever comes next.
         feeding = feed(parts, self._handoff, stream)
         feeder = await feeding.fork_in(stream.work, start_immediately=True)
@@ -360,9 +360,7 @@ class Pump:
             # First of all: nothing is recorded or told after the abort (E10).
             if self._is_aborted() or isinstance(part, EndOfParts):
                 break
-            if isinstance(part, TextDelta):
-                # Nearly all parts are: they wait for nothing.
-                self._transcript.text(part.text)
+            if self._handle_at_once(part):
                 continue
             await self._handle(part)
             if self._is_aborted():
@@ -374,6 +372,20 @@ class Pump:
         closing = close_parts(self._parts, self._stream)
         await closing.fork_in(self._stream.work, start_immediately=True, uninterruptible=True)
 
+    def _handle_at_once(self, part: ProviderPart | UnknownPart) -> bool:
+        """Handle what waits for nothing; False for everything else, and after the abort (E10)."""
+        if self._is_aborted():
+            return False
+        if isinstance(part, TextDelta):
+            self._transcript.text(part.text)
+        elif isinstance(part, ReasoningDelta):
+            self._transcript.reasoning_delta(part)
+        elif isinstance(part, ToolCallDelta):
+            self._transcript.tool_call_delta(part)
+        else:
+            return False
+        return True
+
     async def _handle(self, part: ProviderPart | UnknownPart) -> None:
         stream, transcript = self._stream, self._transcript
         match part:
@@ -381,8 +393,6 @@ class Pump:
                 await self._boundary()
             case ReasoningStart():
                 transcript.reasoning_start(part)
-            case ReasoningDelta():
-                transcript.reasoning_delta(part)
             case ReasoningEnd():
                 transcript.reasoning_end(part)
                 await self._boundary()
@@ -391,8 +401,6 @@ class Pump:
                 if part.tool_name in self._options.ask_user_tools:
                     # It waits for a person, perhaps beyond this process.
                     await self._writer.flush(durable=True)
-            case ToolCallDelta():
-                transcript.tool_call_delta(part)
             case ToolResult() | ToolError():
                 await transcript.provider_result(part)
                 await self._boundary()

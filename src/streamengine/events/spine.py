@@ -5,18 +5,27 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import structlog
 
 import fibers as fb
 
-from ..model.events import Event, StreamStartEvent, TerminalEvent
+from ..model.events import (
+    ErrorEvent,
+    Event,
+    StreamAbortEvent,
+    StreamEndEvent,
+    StreamStartEvent,
+)
 from .hooks import STREAM_END, STREAM_START, Hook, Step, Waterfall
 
 C = TypeVar("C")
 
 Observer = Callable[[Event], object]
+
+_OF_HOOKS: Final = (StreamStartEvent, StreamEndEvent, StreamAbortEvent, ErrorEvent)
+"""The events at which a hook is told: a tuple, which costs less to ask of each than a union."""
 
 _log = structlog.get_logger("streamengine.events")
 
@@ -79,14 +88,14 @@ class EventSpine:
     def emit(self, event: Event) -> None:
         """Hand ``event`` to every observer. Never raises."""
         _tell(self._observers, event, type=event.type, messageId=event.message_id)
-        if event.replay:
+        if not isinstance(event, _OF_HOOKS) or event.replay:
             return
         if isinstance(event, StreamStartEvent):
             if event.message_id not in self._launched:
                 self._launched.add(event.message_id)
                 self.notify(STREAM_START, event)
         # Aborted before its launch, it has a terminal event without a start.
-        elif isinstance(event, TerminalEvent) and event.message_id in self._launched:
+        elif event.message_id in self._launched:
             self._launched.remove(event.message_id)
             self.notify(STREAM_END, event)
 
@@ -113,7 +122,8 @@ def _tell(observers: dict[object, Callable[[C], object]], what: C, **about: str)
         except (Exception, asyncio.CancelledError):  # noqa: BLE001  # logged; an observer reaches nobody else
             _log.exception("an observer raised", **about)
             continue
-        if inspect.isawaitable(result):
+        # Nearly all give nothing, and asking costs as much as telling one.
+        if result is not None and inspect.isawaitable(result):
             _run_detached(result)
 
 

@@ -7,12 +7,16 @@ slash, no upper case (two ids never meet on a file system that ignores case).
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from functools import lru_cache
+from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
 # `$` would also match before a newline at the end; fullmatch doesn't.
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+_KEPT_IDS: Final = 1024
+"""How many valid ids are remembered: every event of a stream brings the same two."""
 
 
 def is_valid_id(value: str) -> bool:
@@ -20,6 +24,7 @@ def is_valid_id(value: str) -> bool:
     return _ID.fullmatch(value) is not None
 
 
+@lru_cache(_KEPT_IDS)
 def check_id(value: str) -> str:
     """`value` itself, or ValueError when it can't name a workspace or a message."""
     if not is_valid_id(value):
