@@ -185,7 +185,7 @@ class OpenDirectory:
 
     def fingerprint(self, name: str) -> Fingerprint | None:
         """None when there is no such file."""
-        with reported(self.path_of(name), "look at"):
+        with reported(self._path, "look at", name):
             try:
                 status = os.stat(name, dir_fd=self._handle, follow_symlinks=False)
             except FileNotFoundError:
@@ -208,7 +208,7 @@ class OpenDirectory:
 
     @contextmanager
     def _reading(self, name: str) -> Generator[tuple[int, Fingerprint] | None]:
-        with reported(self.path_of(name), "read"):
+        with reported(self._path, "read", name):
             try:
                 handle = os.open(name, os.O_RDONLY | _OPEN_FILE, dir_fd=self._handle)
             except FileNotFoundError:
@@ -222,7 +222,7 @@ class OpenDirectory:
     def replace(self, name: str, data: bytes, *, durable: bool) -> Fingerprint:
         """Put `data` in the file's place at one stroke: readers see the old or the new, whole."""
         temp = f"{name}.tmp-{secrets.token_hex(8)}"
-        with reported(self.path_of(name), "write"):
+        with reported(self._path, "write", name):
             try:
                 handle = os.open(
                     temp,
@@ -253,7 +253,7 @@ class OpenDirectory:
 
         If it can't be written whole, the file is cut back to what it was.
         """
-        with reported(self.path_of(name), "append to"):
+        with reported(self._path, "append to", name):
             handle, is_new = self._open_for_append(name)
             try:
                 before = _fingerprint_of(os.fstat(handle)).size_bytes
@@ -271,7 +271,7 @@ class OpenDirectory:
 
         Gives the size of the file then, or None when it is shorter than that: nothing was done.
         """
-        with reported(self.path_of(name), "append to"):
+        with reported(self._path, "append to", name):
             handle, is_new = self._open_for_append(name)
             try:
                 size_bytes = _fingerprint_of(os.fstat(handle)).size_bytes
@@ -291,7 +291,7 @@ class OpenDirectory:
         """Make durable what was written to the file without it, unless the policy is "off"."""
         if not self._syncs(durable=True):
             return
-        with reported(self.path_of(name), "sync"):
+        with reported(self._path, "sync", name):
             handle = os.open(name, os.O_RDONLY | _OPEN_FILE, dir_fd=self._handle)
             try:
                 os.fsync(handle)
@@ -313,7 +313,7 @@ class OpenDirectory:
 
     def remove(self, name: str, *, durable: bool) -> bool:
         """False when there was no such file."""
-        with reported(self.path_of(name), "remove"):
+        with reported(self._path, "remove", name):
             try:
                 os.unlink(name, dir_fd=self._handle)
             except FileNotFoundError:
@@ -328,7 +328,7 @@ class OpenDirectory:
         number = 1
         while (aside := f"{stem}-{number}{suffix}") in taken:
             number += 1
-        with reported(self.path_of(name), "rename"):
+        with reported(self._path, "rename", name):
             os.rename(name, aside, src_dir_fd=self._handle, dst_dir_fd=self._handle)
             self._step("set-aside")
             self._sync_directory(durable=True)

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import final
 
 from ..model.errors import HistoryError
 
 
-@contextmanager
-def reported(path: Path, action: str) -> Generator[None]:
-    """Turn an OSError of the block into a HistoryError that names the file and the way out."""
-    try:
-        yield
-    except OSError as error:
-        raise _history_error(error, path, action) from error
+@final
+class reported:  # read as a verb: `with reported(...)`
+    """Turn an OSError of the block into a HistoryError that names the file and the way out.
+
+    A class, and the path of ``name`` in ``path`` made only for an error: an ending does this dozens
+    of times.
+    """
+
+    __slots__ = ("_action", "_name", "_path")
+
+    def __init__(self, path: Path, action: str, name: str | None = None) -> None:
+        self._path = path
+        self._action = action
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(exc, OSError):
+            path = self._path if self._name is None else self._path / self._name
+            raise _history_error(exc, path, self._action) from exc
 
 
 def _history_error(error: OSError, path: Path, action: str) -> HistoryError:

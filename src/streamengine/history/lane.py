@@ -10,11 +10,43 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from threading import Lock
-from typing import TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 T = TypeVar("T")
+
+
+@final
+class _Job(Generic[T]):
+    """A job and who waits for it. One future, of the waiter's loop: a second one of the thread's,
+    chained to it, would double what a hop costs.
+    """
+
+    __slots__ = ("_context", "_job", "_loop", "outcome")
+
+    def __init__(self, job: Callable[[], T]) -> None:
+        self._job = job
+        self._context = contextvars.copy_context()
+        self._loop = asyncio.get_running_loop()
+        self.outcome: asyncio.Future[T] = self._loop.create_future()
+
+    def run(self) -> None:
+        """On a thread."""
+        settle: Callable[[Any], None] = self.outcome.set_result
+        result: object
+        try:
+            result = self._context.run(self._job)
+        except BaseException as error:  # noqa: BLE001 - handed to who waits for the job
+            settle, result = self.outcome.set_exception, error
+        try:
+            self._loop.call_soon_threadsafe(_settle, self.outcome, settle, result)
+        except RuntimeError:
+            pass  # the loop was closed meanwhile: nobody waits any more
+
+
+def _settle(outcome: asyncio.Future[Any], settle: Callable[[Any], None], result: object) -> None:
+    if not outcome.done():  # else its waiter was cancelled while the job ran
+        settle(result)
 
 
 @final
@@ -26,7 +58,7 @@ class Lane:
     """
 
     def __init__(self) -> None:
-        self._jobs: deque[Callable[[], None]] = deque()
+        self._jobs: deque[_Job[Any]] = deque()
         self._is_draining = False
         self._lock = Lock()
 
@@ -38,41 +70,30 @@ class Lane:
 
     async def run(self, job: Callable[[], T]) -> T:
         """Queue a job, at once, and wait for its result."""
-        outcome: Future[T] = Future()
-        context = contextvars.copy_context()
-
-        def run_job() -> None:
-            if not outcome.set_running_or_notify_cancel():
-                return
-            try:
-                result = context.run(job)
-            except BaseException as error:  # noqa: BLE001 - handed to who waits for the job
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(result)
-
-        self._put(run_job)
+        queued = _Job(job)
+        self._put(queued)
         try:
-            return await asyncio.wrap_future(outcome)
+            return await queued.outcome
         except asyncio.CancelledError:
-            # The wrapper would pass this on one turn of the loop later. Until then the job could
-            # begin, although who waited for it has seen it cancelled.
-            outcome.cancel()
+            # Before anybody hears of it: the job must not begin after it was seen cancelled.
+            queued.outcome.cancel()
             raise
 
-    def _put(self, run_job: Callable[[], None]) -> None:
+    def _put(self, job: _Job[Any]) -> None:
         with self._lock:
             if not self._is_draining:
                 # Raises when the loop is shutting down; then nothing was changed.
                 asyncio.get_running_loop().run_in_executor(None, self._drain)
                 self._is_draining = True
-            self._jobs.append(run_job)
+            self._jobs.append(job)
 
     def _drain(self) -> None:
         while True:
             with self._lock:
+                while self._jobs and self._jobs[0].outcome.cancelled():
+                    self._jobs.popleft()
                 if not self._jobs:
                     self._is_draining = False
                     return
-                run_job = self._jobs.popleft()
-            run_job()
+                job = self._jobs.popleft()
+            job.run()

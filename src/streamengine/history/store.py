@@ -255,7 +255,16 @@ class FileHistory(HistoryStore):
         return self._in(workspace_id, lambda files: files.reserve(message_id))
 
     def release(self, workspace_id: str, message_id: str) -> Effect[None, HistoryError]:
-        return self._in(workspace_id, lambda files: files.release(message_id))
+        return self._released(workspace_id, message_id)
+
+    @effect(raises=HistoryError)
+    async def _released(self, workspace_id: str, message_id: str) -> None:
+        # No file is touched: a hop to a thread and back would cost more than all the rest of it.
+        workspace = self._workspaces.get(workspace_id)
+        if workspace.lane.is_idle:
+            workspace.files.release(message_id)
+        else:
+            await self._done(workspace.lane, lambda: workspace.files.release(message_id))
 
     def write_partial(
         self, workspace_id: str, row: AssistantRow, *, durable: bool = False
@@ -325,11 +334,11 @@ class FileHistory(HistoryStore):
         return self._in(workspace_id, lambda files: files.update_note(change))
 
     def workspaces(self) -> Effect[list[str], HistoryError]:
-        @effect(raises=HistoryError)
-        async def operation() -> list[str]:
-            return await self._done(self._all_lane, self._list_workspaces)
+        return self._workspaces_listed()
 
-        return operation()
+    @effect(raises=HistoryError)
+    async def _workspaces_listed(self) -> list[str]:
+        return await self._done(self._all_lane, self._list_workspaces)
 
     def _list_workspaces(self) -> list[str]:
         with DurableDirectory(self._path, fsync=self._fsync).opened() as directory:
@@ -337,13 +346,10 @@ class FileHistory(HistoryStore):
                 return []
             return [name for name in directory.directory_names() if is_valid_id(name)]
 
-    def _in(self, workspace_id: str, job: Callable[[WorkspaceFiles], T]) -> Effect[T, HistoryError]:
-        @effect(raises=HistoryError)
-        async def operation() -> T:
-            workspace = self._workspaces.get(workspace_id)
-            return await self._done(workspace.lane, lambda: job(workspace.files))
-
-        return operation()
+    @effect(raises=HistoryError)
+    async def _in(self, workspace_id: str, job: Callable[[WorkspaceFiles], T]) -> T:
+        workspace = self._workspaces.get(workspace_id)
+        return await self._done(workspace.lane, lambda: job(workspace.files))
 
     async def _done(self, lane: Lane, job: Callable[[], T]) -> T:
         return job() if self._io == "inline" else await lane.run(job)
