@@ -139,7 +139,11 @@ class Canceller:
             await guarded("removal of the partial", stream, remove)
         else:
             commit = self._history.commit_partial(workspace_id, message_id)
-            await guarded("commit of the partial", stream, commit)
+            committed = await guarded("commit of the partial", stream, commit)
+            if isinstance(committed, fb.Failure):
+                # It stands for the row now: what is told must be durable.
+                sync = self._history.append_partial(workspace_id, message_id, (), durable=True)
+                await guarded("sync of the partial", stream, sync)
         end = LastEnd(
             message_id=message_id,
             after_sequence=stream.question_sequence,

@@ -83,19 +83,24 @@ class PartialWriter:
     async def write_error(
         self, error: str, error_type: str, *, usage: Usage | None = None, **metadata: Any
     ) -> bool:
-        """The error partial: what was said, with what went wrong (it stays until a commit)."""
-        return await self._write_last(error=error, error_type=error_type, usage=usage, **metadata)
+        """The error partial: what was said, with what went wrong, durable: it stays until a commit
+        that nobody waits for.
+        """
+        return await self._write_last(
+            durable=True, error=error, error_type=error_type, usage=usage, **metadata
+        )
 
     async def write_aborted(
         self, reason: str, *, usage: Usage | None = None, **metadata: Any
     ) -> bool:
-        """The last partial of an aborted stream, durable, with why it ended.
+        """The last partial of an aborted stream, with why it ended. The commit that comes next is
+        what makes it durable: to wait for the disk here would be for nothing.
 
         ``metadata``: further fields of the row's metadata, for this and for ``write_error``.
         """
-        return await self._write_last(abort_reason=reason, usage=usage, **metadata)
+        return await self._write_last(durable=False, abort_reason=reason, usage=usage, **metadata)
 
-    async def _write_last(self, **metadata: Any) -> bool:
+    async def _write_last(self, *, durable: bool, **metadata: Any) -> bool:
         """False when it failed. A stream that said nothing leaves no partial."""
         with fb.uninterruptible():
             async with self._lock:
@@ -106,7 +111,7 @@ class PartialWriter:
                 self._over = True
                 if not self._stream.parts:
                     return True
-                return await self._put(durable=True, **metadata)
+                return await self._put(durable=durable, **metadata)
 
     async def _put(self, *, durable: bool, **metadata: Any) -> bool:
         stream = self._stream

@@ -364,7 +364,9 @@ class WorkspaceFiles:
             if usage is not None:
                 # Of a partial that became no row, or of one whose row says nothing of it (P16).
                 self._record_usage(directory, UsageEntry.of_partial(partial, usage))
-            self._partial.remove(directory, keep_log=read.warning is not None)
+            # Its row is durable: should it come back, it is committed again, which changes nothing
+            # (P4).
+            self._partial.remove(directory, keep_log=read.warning is not None, durable=False)
             return result
 
     def sweep(self) -> tuple[str, ...]:

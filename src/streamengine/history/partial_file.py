@@ -141,15 +141,18 @@ class PartialFile:
             raise self._rules.no_partial(message_id)
         self._note = replace(note, log_size_bytes=size_bytes, tail=tail)
 
-    def remove(self, directory: OpenDirectory, *, keep_log: bool = False) -> bool:
+    def remove(
+        self, directory: OpenDirectory, *, keep_log: bool = False, durable: bool = True
+    ) -> bool:
         """False when there was none. The log goes last: without its partial it counts for nothing.
 
-        `keep_log`: a log with unreadable lines is moved aside, not removed.
+        `keep_log`: a log with unreadable lines is moved aside, not removed. `durable=False` where a
+        partial that comes back after a power cut would be removed again by the next load.
         """
         self._note = None
         if keep_log:
             self._set_log_aside(directory)
-        removed = directory.remove(PARTIAL_FILE, durable=True)
+        removed = directory.remove(PARTIAL_FILE, durable=durable)
         directory.remove(LOG_FILE, durable=False)
         return removed
 

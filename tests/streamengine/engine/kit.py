@@ -557,9 +557,12 @@ def make_desk(
     io: IoMode = "inline",
     tools: Sequence[Tool] = (),
     options: EngineOptions | None = None,
+    inner: HistoryStore | None = None,
 ) -> Desk:
-    """An engine with these answers, on the files of this directory."""
-    history = FaultyHistory(FileHistory(state_directory, io=io, fsync="off"))
+    """An engine with these answers, on the files of this directory, or on what ``inner`` keeps."""
+    if inner is None:
+        inner = FileHistory(state_directory, io=io, fsync="off")
+    history = FaultyHistory(inner)
     provider = Provider(*answers)
     engine = StreamEngine(
         history=history, provider=provider, scope=scope, tools=tools, options=options

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from structlog.testing import capture_logs
 
+import fibers as fb
 from fibers.app import AppScope
-from streamengine import EngineOptions, Event
+from fibers.testing import TestClock
+from streamengine import EngineOptions, Event, FileHistory
 from streamengine.model import StreamAbortEvent, ToolCall
 
 from .conftest import MakeDesk
-from .kit import TEXT_END, WHOLE, WORKSPACE, Desk, Line, Method, calls, echo, text, tokens
+from .kit import (
+    TEXT_END,
+    WHOLE,
+    WORKSPACE,
+    Desk,
+    Line,
+    Method,
+    calls,
+    echo,
+    make_desk,
+    text,
+    tokens,
+)
 
 pytestmark = pytest.mark.lifecycle
 
@@ -247,3 +263,27 @@ async def test_the_close_of_the_app_waits_for_a_store_that_comes_back(desk: Make
 
     assert closing.poll() is not None
     assert d.disk.answers() == ["half"]
+
+
+@pytest.mark.spec("P9")
+async def test_a_partial_that_cannot_be_committed_is_durable_before_the_abort_is_told(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path
+) -> None:
+    """Nothing else is written through to the disk at that moment."""
+    line = Line()
+    steps: list[str] = []
+    history = FileHistory(tmp_path, io="inline", on_step=steps.append)
+    d = make_desk(rt, clock, tmp_path, line, inner=history)
+    await d.start()
+    line.give(text("half"))
+    await d.idle()
+    d.history.fail("commit_partial")
+    d.history.fail("write_note")
+    steps.clear()
+    synced: list[bool] = []
+    d.tape.on_event = lambda _event: synced.append("file-synced" in steps)
+
+    await d.stop()
+
+    assert synced == [True]
+    assert d.disk.partial() is not None
