@@ -278,7 +278,7 @@ async def test_a_partial_that_cannot_be_committed_is_durable_before_the_abort_is
     line.give(text("half"))
     await d.idle()
     d.history.fail("commit_partial")
-    d.history.fail("write_note")
+    d.history.fail("update_note")
     steps.clear()
     synced: list[bool] = []
     d.tape.on_event = lambda _event: synced.append("file-synced" in steps)
