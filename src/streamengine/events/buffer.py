@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeAlias, TypeVar, final
 
 T = TypeVar("T")
 
 DEFAULT_LIMIT: Final = 1024
+TOGETHER: Final = 256
+"""How many values that wait become one at most."""
 
 Overflow: TypeAlias = Literal["raise", "close", "snapshot"]
 """What becomes of a consumer that is too far behind: it gets what waits and then an error; it gets
@@ -44,6 +46,9 @@ class BufferAll(Generic[T]):
     size: Callable[[T], int] = _one
     on_overflow: Callable[[], object] | None = None
     """Called when it happens, which may be long before the consumer looks."""
+    together: Callable[[Sequence[T]], T] | None = None
+    """Makes one value of those that wait, so that a consumer that is behind catches up in fewer
+    turns. None: it gets each by itself."""
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -90,7 +95,14 @@ class Waiting(Generic[T]):
         return True
 
     def take(self) -> T:
-        """The value that is next. There has to be one."""
+        """The value that is next, or some that wait as one. There has to be one."""
+        rules = self.rules
+        if isinstance(rules, BufferAll) and rules.together is not None and len(self._values) > 1:
+            count = min(len(self._values), TOGETHER)
+            return rules.together([self._take_one() for _ in range(count)])
+        return self._take_one()
+
+    def _take_one(self) -> T:
         if self._sizes:
             self._held -= self._sizes.popleft()
         return self._values.popleft()

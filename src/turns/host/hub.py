@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Final, final
 
 import structlog
@@ -91,6 +92,10 @@ def _size(batch: Batch) -> int:
     return sum(len(told.data) for told in batch)
 
 
+def _together(batches: Sequence[Batch]) -> Batch:
+    return tuple(chain.from_iterable(batches))
+
+
 @final
 class Subscription:
     """One reader of a workspace."""
@@ -109,24 +114,36 @@ class Subscription:
         self._hub.forget(self._workspace_id, self)
 
     async def told(self) -> AsyncGenerator[Told]:
-        """What was missed, that it is caught up, then what happens; the last one says why it is."""
+        """The messages of ``batches``, one by one."""
+        async with contextlib.aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for told in batch:
+                    yield told
+
+    async def batches(self) -> AsyncGenerator[Batch]:
+        """What was missed, that it is caught up, then what happens; the last one says why it is.
+
+        One that is behind gets many at once: what it costs to deliver is a turn of the loop and a
+        write, however much is in it.
+        """
         hub = self._hub
         batches = subscription_iterable(
             self._attach,
             initial=self._catch_up,
             heartbeat=lambda: _HEARTBEAT,
-            buffer=BufferAll(hub.limits.subscriber_bytes, "raise", _size, self._on_overflow),
+            buffer=BufferAll(
+                hub.limits.subscriber_bytes, "raise", _size, self._on_overflow, _together
+            ),
             signal=self._left.signal,
             runtime=hub.root.runtime,
         )
         try:
             async with contextlib.aclosing(batches):
                 async for batch in batches:
-                    for told in batch:
-                        yield told
+                    yield batch
         except SubscriptionOverflowError:
             overflow = OverflowMessage(workspace_id=self._workspace_id)
-            yield Told(overflow.type, overflow.to_json())
+            yield (Told(overflow.type, overflow.to_json()),)
         except HistoryError as error:
             # It comes again with its cursor; nothing else would be true.
             _log.error(
@@ -135,7 +152,7 @@ class Subscription:
                 error=str(error),
             )
         if hub.closed and not self._left.signal.aborted:
-            yield _GOODBYE
+            yield (_GOODBYE,)
 
     def _on_overflow(self) -> None:
         # Now: one that never reads doesn't come to its end.

@@ -45,7 +45,7 @@ class EventStream(EventSourceResponse):
 
 async def _frames(subscription: Subscription) -> AsyncGenerator[bytes]:
     hello = _HELLO
-    async with contextlib.aclosing(subscription.told()) as messages:
-        async for told in messages:
-            yield hello + told.as_sse
+    async with contextlib.aclosing(subscription.batches()) as batches:
+        async for batch in batches:
+            yield hello + b"".join(told.as_sse for told in batch)
             hello = b""
