@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .model.fold import fold_parts
 from .model.parts import MessagePart, ReasoningPart, TextPart, ToolPart
+from .model.refused import without_refused
 from .model.rows import AssistantRow, Row
 from .model.tool_output import ABORTED
 
@@ -32,8 +32,8 @@ def for_provider(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def speaking(parts: Iterable[MessagePart]) -> tuple[MessagePart, ...]:
-    """The parts that say something, folded, each tool call with a result."""
-    return tuple(_answered(part) for part in fold_parts(parts) if not _is_blank(part))
+    """The parts that say something and were not refused, folded, each tool call with a result."""
+    return tuple(_answered(part) for part in without_refused(parts) if not _is_blank(part))
 
 
 def _answered(part: MessagePart) -> MessagePart:

@@ -40,6 +40,7 @@ from .model.parts import (
     ToolResult,
     UnknownPart,
 )
+from .model.refused import without_refused
 from .model.request import StreamRequest
 from .model.tool_output import REFUSED, UNANSWERED
 from .partials import PartialWriter
@@ -133,8 +134,6 @@ class Pump:
         # Where the current step began: what a retry may not repeat.
         self._step_start = 0
         self._call_start = 0
-        # What a refused answer said is told and kept, but no model gets to see it.
-        self._withheld: list[slice] = []
         # What an earlier try of the same answer has said; it stands in a row of its own.
         self._said_before = request.so_far
 
@@ -239,7 +238,7 @@ class Pump:
             self._go_on_with_another_model()
             return None
         said = self._said()
-        if not said and not self._withheld:
+        if not self._stream.parts:
             await self._boundary()
             if not self._is_aborted():
                 self._retry_empty()
@@ -274,12 +273,9 @@ class Pump:
         self._request = self._request.model_copy(update=changed)
         self._parts = self._provider.stream(self._request, self._stream.controller.signal)
 
-    def _said(self) -> list[MessagePart]:
+    def _said(self) -> tuple[MessagePart, ...]:
         """What was recorded, without what a model refused to stand by."""
-        said = list(self._stream.parts)
-        for part_of_it in reversed(self._withheld):
-            del said[part_of_it]
-        return said
+        return without_refused(self._stream.parts)
 
     def _may_forget_previous(self, exc: Exception) -> bool:
         """Once, and only where the step has said nothing that would be said twice."""
@@ -301,11 +297,11 @@ class Pump:
         stream = self._stream
         for call in self._transcript.open_calls:
             self._transcript.close_call(call, REFUSED)
+        self._transcript.refused(stream.parts[self._call_start :])
         if not self._fallbacks:
             raise StreamError("model_refusal", f"the model {stream.model or ''} refused to answer")
         model = self._fallbacks.pop(0)
         _log.info("the model refused: another one answers", refused=stream.model, model=model)
-        self._withheld.append(slice(self._call_start, len(stream.parts)))
         stream.model = model
         self._tokens.set_model(model)
         self._ask(model=model, previous_response_id=None)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from .conversation import for_provider, speaking
 from .model.parts import MessagePart, TextPart, ToolPart
+from .model.refused import without_refused
 from .model.request import StreamRequest
 from .model.rows import Row, RowMetadata, UserRow
 
@@ -69,7 +70,7 @@ def open_question(rows: Sequence[Row]) -> Question | None:
             return Question(row, speaking(so_far))
         if not row.is_partial and not _ended_at_its_tools(row):
             return None
-        parts = list(row.parts)
+        parts = list(without_refused(row.parts))
         while parts and not (isinstance(parts[-1], ToolPart) and parts[-1].has_output):
             parts.pop()
         so_far = [*parts, *so_far]

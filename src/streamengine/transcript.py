@@ -6,7 +6,7 @@ word on a reasoning or a tool call is a further part of it, and model/fold.py re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -37,6 +37,7 @@ from .model.parts import (
     ToolResult,
 )
 from .model.plain import is_mapping, plain, plain_mapping, plain_or_words
+from .model.refused import refusal_of
 from .model.tool_output import ABORTED, failure
 from .payloads import message_of
 
@@ -166,6 +167,13 @@ class Transcript:
         """A file of the answer. It has no event of its own: stream-end and a snapshot have it."""
         timestamp_ms = self._stream.next_timestamp_ms()
         self._record(part.model_copy(update={"timestamp_ms": timestamp_ms}))
+
+    def refused(self, said: Sequence[MessagePart]) -> None:
+        """The model doesn't stand by what it said last. Not told: it was read already."""
+        if said:
+            timestamp_ms = self._stream.next_timestamp_ms()
+            mark = refusal_of(said, model=self._stream.model, timestamp_ms=timestamp_ms)
+            self._record(mark)
 
     # ---- tools
 

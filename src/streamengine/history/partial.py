@@ -16,6 +16,7 @@ from ..model.parts import (
     FilePart,
     MessagePart,
     ReasoningPart,
+    RefusedPart,
     TextPart,
     ToolPart,
     UnknownMessagePart,
@@ -73,6 +74,8 @@ def _is_worthy(part: MessagePart) -> bool:
             return not _is_blank(part.text)
         case ToolPart():
             return part.has_output
+        case RefusedPart():
+            return False
         case FilePart() | UnknownMessagePart():
             return True
 
@@ -119,7 +122,7 @@ def content_of(parts: Sequence[MessagePart]) -> Content:
             case ToolPart():
                 if part.has_output:
                     tool_outputs[part.tool_call_id] = _canonical(part)
-            case FilePart() | UnknownMessagePart():
+            case FilePart() | RefusedPart() | UnknownMessagePart():
                 others.append(json.dumps(part.to_mapping(), sort_keys=True))
     return Content("".join(text), "".join(reasoning), tool_outputs, tuple(others))
 

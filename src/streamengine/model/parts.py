@@ -291,6 +291,25 @@ class ToolPart(CamelModel):
         return self.state == "output-available"
 
 
+class RefusedPart(CamelModel):
+    """A mark: what stands just before it is what a model said and then refused to stand by.
+
+    It was told, so it is kept; no model gets to see it (see refused.py). Counted, as parts are put
+    together in reading.
+    """
+
+    type: Literal["refused"] = "refused"
+    model: str | None = None
+    """Which model it was."""
+    text_characters: int = 0
+    reasoning_characters: int = 0
+    tool_call_ids: tuple[str, ...] = ()
+    timestamp_ms: int | None = Field(
+        default=None, validation_alias="timestamp", serialization_alias="timestamp"
+    )
+    """Milliseconds since the Unix epoch; strictly increasing inside one stream."""
+
+
 class UnknownMessagePart(CamelModel):
     """A part of a type that this version doesn't know: kept as it is, written back as it is."""
 
@@ -302,7 +321,7 @@ class UnknownMessagePart(CamelModel):
         return {"type": self.type, **(self.model_extra or {})}
 
 
-_MESSAGE_PART_TYPES = frozenset({"text", "reasoning", "dynamic-tool", "file"})
+_MESSAGE_PART_TYPES = frozenset({"text", "reasoning", "dynamic-tool", "file", "refused"})
 
 
 def _message_part_tag(value: object) -> str:
@@ -319,6 +338,7 @@ MessagePart = Annotated[
     | Annotated[ReasoningPart, Tag("reasoning")]
     | Annotated[ToolPart, Tag("dynamic-tool")]
     | Annotated[FilePart, Tag("file")]
+    | Annotated[RefusedPart, Tag("refused")]
     | Annotated[UnknownMessagePart, Tag("unknown")],
     Discriminator(_message_part_tag),
 ]

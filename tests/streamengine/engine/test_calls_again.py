@@ -9,13 +9,28 @@ from streamengine.model import (
     PREVIOUS_RESPONSE_NOT_FOUND,
     ErrorPart,
     Finish,
+    ReasoningDelta,
+    ReasoningPart,
     StreamEndEvent,
     TextPart,
     ToolCall,
 )
 
 from .conftest import MakeDesk
-from .kit import FINISH, TEXT_END, Answer, Call, Line, Parts, echo, says, text, text_in, tokens
+from .kit import (
+    FINISH,
+    TEXT_END,
+    WHOLE,
+    Answer,
+    Call,
+    Line,
+    Parts,
+    echo,
+    says,
+    text,
+    text_in,
+    tokens,
+)
 
 pytestmark = pytest.mark.lifecycle
 
@@ -125,6 +140,31 @@ async def test_another_model_answers_in_the_same_stream(desk: MakeDesk, refusal:
     assert isinstance(end, StreamEndEvent)
     assert end.metadata.model == "mild"
     assert d.tape.types.count("stream-start") == 1
+
+
+@pytest.mark.parametrize("fallbacks", [["mild"], []], ids=["answered", "refused for good"])
+async def test_what_was_refused_is_kept_and_shown_to_no_later_request(
+    desk: MakeDesk, fallbacks: list[str]
+) -> None:
+    """A model that reads it refuses what comes next, too."""
+    refused = says(ReasoningDelta(text="Hm. "), text("I will "), REFUSALS[0])
+    answers = [says(ReasoningDelta(text="Well. "), text("Sure."), FINISH)] if fallbacks else []
+    d = desk(refused, *answers, WHOLE)
+    await d.whole(model="strict", fallback_models=fallbacks)
+
+    await d.whole("next")
+
+    said = [
+        part
+        for row in d.provider.calls[-1].request.history[1:]
+        for part in row.parts
+        if isinstance(part, TextPart | ReasoningPart)
+    ]
+    assert [part.text for part in said] == (["Well. ", "Sure."] if fallbacks else [])
+    kept = d.disk.rows()[1]
+    assert "I will " in text_in(kept)
+    (mark,) = (part for part in kept["parts"] if part["type"] == "refused")
+    assert (mark["model"], mark["textCharacters"], mark["reasoningCharacters"]) == ("strict", 7, 4)
 
 
 async def test_models_are_asked_in_their_order_and_the_request_comes_first(
