@@ -43,6 +43,11 @@ class ThoughtMarks:
         self._blocks = [*self._blocks, {**mark, _CHARACTERS: characters}]
         return {self._api: {_BLOCKS: self._blocks, **more}}
 
+    def skip_block(self, characters: int) -> None:
+        """A block without a mark: the API doesn't get it back, but its text stands in the run."""
+        if characters:
+            self._blocks = [*self._blocks, {_CHARACTERS: characters}]
+
 
 def thoughts_in(run: Sequence[ReasoningPart], api: str) -> Iterator[Thought]:
     """The complete blocks of a run that came from ``api``; none if it came from another, or if its
@@ -60,6 +65,7 @@ def thoughts_in(run: Sequence[ReasoningPart], api: str) -> Iterator[Thought]:
         if length is None or at + length > len(said):
             return
         mark = {name: value for name, value in block.items() if name != _CHARACTERS}
-        found.append(Thought(said[at : at + length], mark))
+        if mark:
+            found.append(Thought(said[at : at + length], mark))
         at += length
     yield from found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -305,6 +305,54 @@ def test_signed_thoughts_survive_being_kept_as_one_text(
     row = [part for part in recorded(parts) if isinstance(part, ReasoningPart)]
     assert list(thoughts_in(row, api)) == expected
     assert kinds(parts)[-5:] == ["text-start", "text-delta", "text-end", "finish-step", "finish"]
+
+
+def test_blocks_without_words_or_without_a_seal_shift_no_other_thought() -> None:
+    """A row keeps them all as one reasoning: the seals of a run must still find their words."""
+
+    def blocks(*given: Part) -> Iterator[Part]:
+        for place, fields in enumerate(given):
+            yield {"type": "content_block_start", "index": place, "content_block": fields}
+            yield {"type": "content_block_stop", "index": place}
+
+    given = blocks(
+        {"type": "thinking", "thinking": "First.", "signature": "S1"},
+        {"type": "redacted_thinking", "data": "D1"},
+        {"type": "redacted_thinking", "data": "D2"},
+        {"type": "thinking", "thinking": "Unsealed."},
+        {"type": "thinking", "thinking": "Then.", "signature": "S2"},
+        {"type": "text", "text": "So."},
+    )
+    said = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}}
+
+    parts = read(MessagesReader(SUBJECT), *given, said)
+
+    row = [part for part in recorded(parts) if isinstance(part, ReasoningPart)]
+    assert list(thoughts_in(row, "anthropic")) == [
+        Thought("First.", {"signature": "S1"}),
+        Thought("", {"data": "D1"}),
+        Thought("", {"data": "D2"}),
+        Thought("Then.", {"signature": "S2"}),
+    ]
+
+
+def test_a_responses_item_that_is_not_sealed_shifts_no_other() -> None:
+    said = "response.reasoning_summary_text.delta"
+    parts = read(
+        ResponsesReader(SUBJECT),
+        item("added", type="reasoning", id="rs1"),
+        {"type": said, "delta": "Unsealed."},
+        item("done", type="reasoning", id="rs1"),
+        item("added", 1, type="reasoning", id="rs2"),
+        {"type": said, "delta": "Then."},
+        item("done", 1, type="reasoning", id="rs2", encrypted_content="E2"),
+        completed(),
+    )
+
+    row = [part for part in recorded(parts) if isinstance(part, ReasoningPart)]
+    assert list(thoughts_in(row, "openai")) == [
+        Thought("Then.", {"id": "rs2", "encrypted_content": "E2"})
+    ]
 
 
 def test_the_signature_of_a_thought_is_told() -> None:

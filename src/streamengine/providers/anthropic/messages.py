@@ -291,6 +291,7 @@ class MessagesReader:
     def _signed(self, block: _Block) -> Iterator[ProviderPart]:
         signature = "".join(block.signature) or loose.text(block.begun.get("signature"))
         if not signature:
+            self._marks.skip_block(block.characters)
             yield from self._telling.end()
             return
         mark = {"signature": signature}

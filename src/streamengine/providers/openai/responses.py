@@ -229,11 +229,12 @@ class ResponsesReader:
 
     def _thought_done(self, item: Fields) -> Iterator[ProviderPart]:
         encrypted = loose.word(item.get("encrypted_content"))
+        characters, self._thought_characters = self._thought_characters, 0
         if encrypted is None:
+            self._marks.skip_block(characters)
             yield from self._telling.end()
             return
         mark = {"id": loose.word(item.get("id")), "encrypted_content": encrypted}
-        characters, self._thought_characters = self._thought_characters, 0
         known = {name: value for name, value in mark.items() if value is not None}
         yield from self._telling.mark_reasoning(self._marks.end_block(characters, known))
 

@@ -279,6 +279,8 @@ class _Reader:
                 provider_executed=True,
             )
         elif isinstance(part, TextPart | ThinkingPart):
+            if isinstance(part, ThinkingPart):
+                self._marks.skip_block(len(part.content))
             yield from self._telling.end()
 
     def _written(self, index: int, more: object) -> Iterator[ProviderPart]:
