@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import structlog.testing
 
 from streamengine import SendError, StreamError
 from turns.host.config import Limits
+from turns.host.root import Opening
 
-from .kit import Site, a_site, heard, kept, rows_of, send, settle, text_of
+from .kit import Site, a_site, heard, kept, rows_of, send, settle, text_of, until
 
 MESSAGES = "/api/workspaces/w1/messages"
 STOP = "/api/workspaces/w1/stop"
@@ -339,6 +341,27 @@ async def test_a_stop_of_an_idle_workspace_succeeds(site: Site) -> None:
         response = await client.post(STOP, json={})
 
     assert response.status_code == 204
+
+
+@pytest.mark.spec("I10", "E30")
+async def test_a_stop_calls_off_a_retry_that_is_pending_also_for_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turns.host.root.Opening", partial(Opening, auto_retry=True))
+    async with a_site(tmp_path) as site, site.client() as client:
+        retries = site.root.retries
+        assert retries is not None
+        await send(client)
+        (await site.provider.next_answer()).fail(StreamError("server_error", "too busy"))
+        await until(lambda: retries.state("w1").pending)
+
+        response = await client.post(STOP, json={})
+
+        note = await site.root.runtime.run(site.root.history.read_note("w1"))
+        assert response.status_code == 204
+        assert not retries.state("w1").pending
+        assert note.last_end is not None
+        assert note.last_end.abort_reason == "user"
 
 
 # ---- history
