@@ -10,6 +10,7 @@ import pytest
 
 import fibers as fb
 from fibers.app import AppScope
+from fibers.testing import assert_no_leaks
 from streamengine import FileHistory, StreamEngine, StreamRequest
 from streamengine.abandoned import STORE_GRACE_SECONDS
 from streamengine.history.store import IoMode
@@ -31,11 +32,13 @@ from .kit import (
     TEXT_END,
     WHOLE,
     WORKSPACE,
+    Call,
     Desk,
     Disk,
     Given,
     Line,
     Method,
+    Parts,
     Provider,
     Tape,
     says,
@@ -626,3 +629,39 @@ async def test_a_store_that_hangs_after_the_row_holds_up_its_end_for_its_grace_a
     await d.idle()
     assert d.abandoned == []
     assert d.disk.partial() is None
+
+
+# ---- what is left
+
+
+@pytest.mark.spec("E1")
+@pytest.mark.parametrize("end", ["completed", "failed", "stopped", "dropped", "soft", "refused"])
+async def test_no_ending_leaves_a_fiber_a_scope_or_a_task(desk: MakeDesk, end: str) -> None:
+    line = Line()
+
+    def refuse(_call: Call) -> Parts:
+        raise RuntimeError("no key")
+
+    d = desk(refuse if end == "refused" else line)
+    with assert_no_leaks("fibers", "scopes", "tasks"):
+        if end == "refused":
+            await d.rt.run(d.starting().exit())
+        else:
+            handle = await d.start()
+            line.give(text("half"), tokens(3))
+            await d.idle()
+            if end == "completed":
+                line.give(FINISH)
+                line.end()
+            elif end == "failed":
+                line.fail(RuntimeError("gone"))
+            elif end == "soft":
+                await d.stop(soft=True)
+                line.give(TEXT_END)
+            else:
+                await d.stop(abandon_partial=end == "dropped")
+            await d.done(handle)
+            await d.idle()
+            assert line.is_closed
+
+    assert d.is_idle
