@@ -46,10 +46,11 @@ class Configuration:
 
     def environment(self, around: Mapping[str, str]) -> dict[str, str]:
         """Of the process that measures it."""
-        home = ROOT / "src" if self.build == "pure" else _NATIVE / self.python.minor
+        # Only fibers is compiled; what stands on it comes from the tree in any case.
+        homes = [] if self.build == "pure" else [_NATIVE / self.python.minor]
         return {
             **around,
-            "PYTHONPATH": os.pathsep.join([str(home), str(ROOT)]),
+            "PYTHONPATH": os.pathsep.join(map(str, (*homes, ROOT / "src", ROOT))),
             "FIBERS_PURE": "1" if self.build == "pure" else "0",
         }
 

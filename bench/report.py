@@ -32,6 +32,8 @@ class ResultRow(TypedDict):
     loop: str
     python: str
     key: str
+    unit: str
+    bar_of: Literal["ratio", "figure"]
 
 
 def result_row(found: Measured, loop: str, python: str) -> ResultRow:
@@ -47,6 +49,8 @@ def result_row(found: Measured, loop: str, python: str) -> ResultRow:
         "loop": loop,
         "python": python,
         "key": found.row.key,
+        "unit": found.row.unit,
+        "bar_of": "ratio",
     }
 
 

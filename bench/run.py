@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
@@ -22,6 +23,7 @@ if not __package__:
 
 from bench import effect
 from bench.configurations import ROOT, Build, Configuration, Loop, configurations
+from bench.engine.groups import GROUPS, groups_named
 from bench.report import RESULTS, ResultRow, matrix, read_rows, write_rows
 from bench.rows import ROWS, rows_named
 
@@ -29,9 +31,11 @@ _BOUND_S: Final = 1200
 
 
 def _parser() -> argparse.ArgumentParser:
-    keys = ", ".join(row.key for row in ROWS)
+    keys = ", ".join([row.key for row in ROWS] + [group.key for group in GROUPS])
     parser = argparse.ArgumentParser(
-        prog="bench/run.py", description="Benchmarks of fibers.", epilog=f"rows: {keys}"
+        prog="bench/run.py",
+        description="Benchmarks of fibers and the engine.",
+        epilog=f"rows: {keys}",
     )
     parser.add_argument(
         "--quick", action="store_true", help="a tenth of each sample: for a look, not for judging"
@@ -48,11 +52,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(configuration: Configuration, arguments: Sequence[str]) -> list[ResultRow]:
+def _run(
+    configuration: Configuration, module: Sequence[str], arguments: Sequence[str]
+) -> list[ResultRow]:
     """The rows of one configuration. RuntimeError where its process did not end well."""
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "rows.json"
-        command = [configuration.python.path, "-m", "bench.one", "--loop", configuration.loop]
+        command = [configuration.python.path, "-m", *module]
         done = subprocess.run(
             [*command, "--into", str(into), *arguments],
             cwd=ROOT,
@@ -72,29 +78,50 @@ def main() -> int:
     """Exit status 0; 1 where a configuration failed; 2 where the arguments are wrong."""
     parser = _parser()
     options = parser.parse_args()
-    if not rows_named(options.only):
+    of_fibers, of_engine = rows_named(options.only), groups_named(options.only)
+    if not (of_fibers or of_engine):
         parser.error(f"no row is named like {options.only!r}; --help lists them")
     started = time.monotonic()
     builds: Sequence[Build] = options.build or get_args(Build)
-    found, notes = configurations(options.python or (), builds, options.loop or ())
+    # The engine is measured on this Python alone: no environment is made for it.
+    pythons = options.python or (() if of_fibers else (sys.executable,))
+    found, notes = configurations(pythons, builds, options.loop or ())
     for note in notes:
         print(f"!!!! {note}", flush=True)
     arguments = ["--quick"] if options.quick else []
     arguments += [] if options.only is None else ["--only", options.only]
     print("CPU time of one thread; each figure is a median, with least and most in brackets")
     measured: dict[Configuration, list[ResultRow]] = {}
-    for configuration in found:
-        print(f"\n==== {configuration} ({time.monotonic() - started:.0f} s)", flush=True)
+    engine: list[ResultRow] = []
+    failed = False
+
+    def attempt(name: str, run: Callable[[], None]) -> None:
+        nonlocal failed
+        print(f"\n==== {name} ({time.monotonic() - started:.0f} s)", flush=True)
         try:
-            measured[configuration] = _run(configuration, arguments)
+            run()
         except (RuntimeError, subprocess.TimeoutExpired) as exc:
-            notes.append(f"{configuration} was NOT measured: {exc}")
+            failed = True
+            notes.append(f"{name} was NOT measured: {exc}")
             print(f"!!!! {notes[-1]}", flush=True)
-    failed = len(measured) < len(found)
+
+    def fibers_in(configuration: Configuration) -> None:
+        module = ("bench.one", "--loop", configuration.loop)
+        measured[configuration] = _run(configuration, module, arguments)
+
+    def engine_in(configuration: Configuration) -> None:
+        engine.extend(_run(configuration, ("bench.engine",), arguments))
+
+    for configuration in found if of_fibers else ():
+        attempt(str(configuration), partial(fibers_in, configuration))
+    for configuration in found if of_engine else ():
+        if configuration.loop == "asyncio" and configuration.python == found[0].python:
+            attempt(f"engine, {configuration}", partial(engine_in, configuration))
     rows = [row for each in measured.values() for row in each]
-    print(f"\n==== all of them ({time.monotonic() - started:.0f} s)")
-    print(matrix(measured))
+    rows += engine
     if measured:
+        print(f"\n==== all of them ({time.monotonic() - started:.0f} s)")
+        print(matrix(measured))
         other, said = effect.compare(next(iter(measured.items())), measured, quick=options.quick)
         rows += other
         print(f"\n{said}")

@@ -177,10 +177,9 @@ class ChatLog:
 
     def append(self, directory: OpenDirectory, row: Row, *, durable: bool) -> None:
         index = self.index(directory)
-        line = encoded(row.to_mapping())
+        fields = row.to_mapping()
+        line = encoded(fields)
         offset_bytes, fingerprint = directory.append_line(self.name, line, durable=durable)
-        fields = fields_of(line)
-        assert fields is not None, "a row that was just encoded is readable"
         index.add(_line_ref(offset_bytes, offset_bytes + len(line), fields))
         self._indexed = fingerprint
 
