@@ -21,8 +21,8 @@ from streamengine.model import StreamDeltaEvent
 from streamengine.providers.script import Answer, Give, Say, Script
 from streamengine.providers.scripted import ScriptedProvider
 
-_DELTAS: Final = 20_000
-_ROUNDS: Final = 5
+_DELTAS: Final = 10_000
+_ROUNDS: Final = 3
 _BAR_US: Final = 60
 _AIM_US: Final = 25
 
