@@ -170,6 +170,15 @@ class MemoryHistory(HistoryStore):
 
         return self._in(workspace_id, write)
 
+    def update_note(
+        self, workspace_id: str, change: Callable[[WorkspaceNote], WorkspaceNote]
+    ) -> Effect[WorkspaceNote, HistoryError]:
+        def update(kept: _Conversation) -> WorkspaceNote:
+            kept.note = change(kept.note)
+            return kept.note
+
+        return self._in(workspace_id, update)
+
     def workspaces(self) -> Effect[list[str], HistoryError]:
         return Effect.sync(lambda: sorted(self._conversations))
 
