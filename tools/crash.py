@@ -53,13 +53,16 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="one a core")
     options = parser.parse_args()
     began = time.monotonic()
-    lives = list(enumerate(islice(points(random.Random(1)), options.lives)))
+    count: int = options.lives
+    lives = list(enumerate(islice(points(random.Random(1)), count)))
     if options.seed is not None:
-        lives = [lives[options.seed]]
+        only: int = options.seed
+        lives = lives[only : only + 1]
     deaths = {"at a step on disk": 0, "inside a write": 0}
     failures: list[tuple[int, Kill, str]] = []
     with concurrent.futures.ThreadPoolExecutor(options.workers) as pool:
-        outcomes = pool.map(lambda life: one(*life), lives)
+        seeds, kills = [seed for seed, _ in lives], [point for _, point in lives]
+        outcomes = pool.map(one, seeds, kills)
         for (seed, point), (died, failure) in zip(lives, outcomes, strict=True):
             if died:
                 where = "at a step on disk" if point.bytes_out is None else "inside a write"

@@ -13,7 +13,7 @@ import pytest
 from tests.probes.kit_hosting import hosted_run, plain_run, task_of, turns
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Generator
 
     from tests.probes.kit_hosting import Scenario
 
@@ -588,9 +588,9 @@ async def a_future_of_another_make(log: Log) -> None:
         def result(self) -> None:
             return None
 
-        def __await__(self) -> Any:
+        def __await__(self) -> Generator[Any, Any, Any]:
             self._asyncio_future_blocking = True
-            sent: Any = yield self
+            sent: object = yield self
             return sent
 
         def open(self) -> None:

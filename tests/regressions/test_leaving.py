@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,9 +19,9 @@ class Counting(asyncio.Future[int]):
 
     looks = 0
 
-    def remove_done_callback(self, fn: object, /) -> int:
+    def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
         self.looks += 1
-        return super().remove_done_callback(fn)  # type: ignore[arg-type]  # as it was given
+        return super().remove_done_callback(fn)
 
 
 @pytest.mark.parametrize("count", [1, 2, 500])
@@ -55,9 +57,8 @@ async def test_nothing_of_a_fiber_that_left_is_kept() -> None:
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     fibers = [fb.run_fork(Effect.promise(lambda: future)) for _ in range(5)]
     left = [weakref.ref(fiber) for fiber in fibers]
-    for fiber in fibers:
-        fiber.interrupt_unsafe()
-    del fibers, fiber
+    while fibers:
+        fibers.pop().interrupt_unsafe()
     await asyncio.sleep(0)
     gc.collect()
     assert [ref() for ref in left] == [None] * 5

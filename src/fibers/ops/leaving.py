@@ -52,11 +52,11 @@ class _AnyOf:
     """
 
     __slots__ = ("_owners",)
-    __hash__ = None  # type: ignore[assignment]  # equal to things with different hashes
 
     def __init__(self, callbacks: list[Callback]) -> None:
-        self._owners = {id(callback.__self__) for callback in callbacks}  # type: ignore[attr-defined]  # bound methods
+        self._owners = {id(getattr(callback, "__self__", None)) for callback in callbacks}
 
+    # No hash: it is equal to things with different ones.
     @override
     def __eq__(self, other: object) -> bool:
         return id(getattr(other, "__self__", None)) in self._owners

@@ -14,6 +14,7 @@ from fibers.testing import TestClock
 from streamengine import HistoryError
 from streamengine.autoretry import AutoRetry
 from streamengine.model import (
+    AbortReason,
     AssistantRow,
     ErrorPart,
     RowMetadata,
@@ -165,12 +166,12 @@ async def test_an_answer_that_fails_five_times_is_tried_five_times_with_one_user
 @pytest.mark.spec("E30")
 @pytest.mark.parametrize("reason", ["user", "startup", "system"])
 async def test_no_stop_schedules_a_retry(
-    rt: fb.Runtime, clock: TestClock, tmp_path: Path, reason: str
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path, reason: AbortReason
 ) -> None:
     s = await serve(rt, clock, tmp_path, Line(), WHOLE)
     await s.desk.start("Tell me")
     await s.desk.idle()
-    await s.desk.stop(reason)  # type: ignore[arg-type]  # one of the three
+    await s.desk.stop(reason)
     await s.desk.pass_time(120)
     assert s.said() == []
     assert len(s.desk.provider.calls) == 1

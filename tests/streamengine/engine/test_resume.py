@@ -11,6 +11,7 @@ import fibers as fb
 from fibers.testing import TestClock
 from streamengine import Event, SendError, StreamRequest
 from streamengine.model import (
+    AbortReason,
     Finish,
     RowMetadata,
     TextPart,
@@ -180,12 +181,12 @@ async def test_an_end_that_is_not_a_whole_answer_is_noted_before_it_is_told(
 
 @pytest.mark.parametrize("reason", ["user", "startup", "system"])
 async def test_a_stop_is_noted_with_its_reason(
-    rt: fb.Runtime, clock: TestClock, tmp_path: Path, reason: str
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path, reason: AbortReason
 ) -> None:
     d = make_desk(rt, clock, tmp_path, Line())
     handle = await d.start("Tell me")
     await d.idle()
-    await d.stop(reason)  # type: ignore[arg-type]  # one of the three
+    await d.stop(reason)
     end = await last_end(d)
     assert end == LastEnd(message_id=handle.message_id, after_sequence=0, abort_reason=reason)
 

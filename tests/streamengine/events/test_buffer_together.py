@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from streamengine.events import BufferAll
 from streamengine.events.buffer import TOGETHER, Waiting
 
 
-def joined(values: object) -> list[int]:
-    return [number for value in values for number in value]  # type: ignore[attr-defined]  # lists
+def joined(values: Sequence[list[int]]) -> list[int]:
+    return [number for value in values for number in value]
 
 
 def waiting(count: int) -> Waiting[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sqlite3
@@ -255,8 +256,8 @@ class Postgres(Databases):
 
 
 async def _ask(sockets: str, role: str, statement: str, *values: object) -> list[Any]:
-    import asyncpg
-
+    # By name: it ships no types, and need not be there.
+    asyncpg: Any = importlib.import_module("asyncpg")
     connection = await asyncpg.connect(host=sockets, user=role, database="postgres")
     try:
         return [tuple(found.values()) for found in await connection.fetch(statement, *values)]
