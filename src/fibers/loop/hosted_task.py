@@ -91,9 +91,11 @@ class HostedTask(TaskProtocol, Future[Any]):
         try:
             settle(self, outcome)
         except Exception as exc:  # noqa: BLE001  # told: it must not stop the end of the fiber
-            # The outcome is there. The loop did not take a callback: it is closed, as a rule.
+            # The outcome is there. The loop did not take a callback: it is closed, as a rule. It is
+            # told a turn later, as newer loops enter the task's Context for it: this step is there.
             if not self._loop.is_closed():
-                tell_loop(self, "a done callback was lost", {"exception": exc, "task": self})
+                lost = {"exception": exc, "task": self}
+                self._loop.call_soon(tell_loop, self, "a done callback was lost", lost)
 
     def _has_ended(self) -> bool:
         return bool(_FUTURE.done(self))

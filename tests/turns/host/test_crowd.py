@@ -42,6 +42,8 @@ def connected(server: Server, workspace: str) -> socket.socket:
     return sock
 
 
+# Until the sockets of a hundred readers are full, a few hundred megabytes have to go through.
+@pytest.mark.timeout(300)
 def test_a_shutdown_with_a_hundred_idle_and_a_hundred_never_reading_clients_is_bounded(
     server: Server, tmp_path: Path
 ) -> None:

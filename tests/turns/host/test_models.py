@@ -6,7 +6,6 @@ import asyncio
 import io
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,19 +45,6 @@ every_api = pytest.mark.parametrize(("kind", "variable", "dialect"), APIS)
 @pytest.fixture(autouse=True)
 def _forget_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_secrets", set[str]())
-
-
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    """The log of this process, as `configure` writes it."""
-    root, before = logging.getLogger(), structlog.get_config()
-    handlers, level = root.handlers[:], root.level
-    stream = io.StringIO()
-    logs.configure(logging.DEBUG, stream=stream)
-    yield stream
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.configure(**before)
 
 
 @every_api

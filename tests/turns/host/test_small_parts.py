@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -56,26 +56,6 @@ def test_a_line_of_the_log_stays_one_line() -> None:
 
 
 # ---- the log
-
-
-@pytest.fixture
-def log() -> Generator[io.StringIO]:
-    """The log as a program of the host configures it; what was there before is put back."""
-    before = structlog.get_config()
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    known = [logging.getLogger(name) for name in root.manager.loggerDict]
-    levels = {logger: logger.level for logger in known}
-    stream = io.StringIO()
-    logs.configure(logging.DEBUG, stream=stream)
-    try:
-        yield stream
-    finally:
-        structlog.configure(**before)
-        root.handlers[:] = handlers
-        root.setLevel(level)
-        for name in root.manager.loggerDict:
-            logging.getLogger(name).setLevel(levels.get(logging.getLogger(name), logging.NOTSET))
 
 
 def test_both_kinds_of_logger_write_one_line_an_event(log: io.StringIO) -> None:
