@@ -8,6 +8,7 @@ time: what overflows in it goes on from the queue, with the RecursionError as it
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Final
 
@@ -15,6 +16,11 @@ ROOM_CALLS: Final = 40
 """Calls that must still fit: the run loop's own, what ends with the fiber, and some cleanup."""
 MORE_ROOM_CALLS: Final = 256
 """By so much the limit is lifted while a fiber that met it is put into the queue."""
+
+
+def _in_a_tuple(inner: object, _depth: int = 0) -> tuple[object, ...]:
+    return (inner,)
+
 
 if sys.version_info >= (3, 12):
     # Python's frames alone count there. None: the stack is not that deep.
@@ -27,9 +33,7 @@ if sys.version_info >= (3, 12):
 else:
     # C's calls count too, so the frames don't tell. isinstance enters a tuple in a tuple as it
     # would a call, at a hundredth of the price.
-    _nested: tuple[object, ...] = (int,)
-    for _ in range(ROOM_CALLS - 1):
-        _nested = (_nested,)
+    _nested: Final = functools.reduce(_in_a_tuple, range(ROOM_CALLS - 1), _in_a_tuple(int))
 
     def has_room() -> bool:
         """Whether ROOM_CALLS more calls fit."""
