@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import logging
 import os
 import sys
 import tempfile
@@ -18,9 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from fibers.testing.exploring import run_on_test_loop
+from tests.chaos.quiet import be_quiet
 from tests.chaos.scenario import Counts, run_seed
 
 BATCH_SEEDS: Final = 50
@@ -29,8 +27,7 @@ SHOWN_FAILURES: Final = 5
 
 def play(first: int, count: int) -> tuple[Counts, list[tuple[int, str]]]:
     """Some seeds in a row, each in a directory of its own that goes with it."""
-    structlog.configure(processors=[_drop])
-    logging.disable(logging.CRITICAL)
+    be_quiet()
     total = Counts()
     failures: list[tuple[int, str]] = []
     for seed in range(first, first + count):
@@ -44,10 +41,6 @@ def play(first: int, count: int) -> tuple[Counts, list[tuple[int, str]]]:
         except Exception:  # noqa: BLE001  # the other seeds shall be tried all the same
             failures.append((seed, traceback.format_exc(limit=-6)))
     return total, failures
-
-
-def _drop(_logger: object, _method: str, _event: object) -> str:
-    raise structlog.DropEvent
 
 
 def batches(first: int, count: int) -> Iterator[tuple[int, int]]:

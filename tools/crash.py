@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import logging
 import os
 import random
 import sys
@@ -19,8 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import structlog
-
+from tests.chaos.quiet import be_quiet
 from tests.crash.kills import check, kill, points
 from tests.crash.victim import Kill
 
@@ -29,8 +27,7 @@ SHOWN_FAILURES: Final = 5
 
 def one(seed: int, point: Kill) -> tuple[bool, str | None]:
     """Whether the process died at its point, and what was wrong with what it left."""
-    structlog.configure(processors=[_drop])
-    logging.disable(logging.CRITICAL)
+    be_quiet()
     with tempfile.TemporaryDirectory(prefix="crash-") as place:
         try:
             known = kill(Path(place), seed, point)
@@ -39,10 +36,6 @@ def one(seed: int, point: Kill) -> tuple[bool, str | None]:
         except Exception:  # noqa: BLE001  # the others shall be tried all the same
             return True, traceback.format_exc(limit=-6)
         return known is not None, None
-
-
-def _drop(_logger: object, _method: str, _event: object) -> str:
-    raise structlog.DropEvent
 
 
 def main() -> int:

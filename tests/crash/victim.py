@@ -16,13 +16,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, Literal, final
 
-import structlog
-
 import fibers as fb
 from fibers.app import AppScope
 from fibers.testing.exploring import run_on_test_loop
 from streamengine import Event, FileHistory, SendError, StreamEngine, StreamRequest
 from tests.chaos.hostile import Hostile, Look
+from tests.chaos.quiet import be_quiet
 from tests.chaos.scenario import WORKSPACES
 
 MESSAGES: Final = 5
@@ -106,10 +105,6 @@ class Victim:
 
 def die(state: str, seed: int, kill: Kill, told: Connection) -> None:
     """The whole life of the process. Returns only where the point never came."""
-    structlog.configure(processors=[_drop])
+    be_quiet()
     victim = Victim(Path(state), seed, kill, told)
     run_on_test_loop(victim.live, seed=seed)
-
-
-def _drop(_logger: object, _method: str, _event: object) -> str:
-    raise structlog.DropEvent
