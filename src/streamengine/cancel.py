@@ -79,7 +79,7 @@ class Canceller:
         stream.controller.abort(wish.reason)
         if stream.processing is not None:
             # Bounded like a step of the store: it may hang in one.
-            await grace.wait("end of the pump", stream.processing.exit())
+            await grace.wait_for("end of the pump", stream.processing)
         if stream.terminal is not None:
             return  # it completed or failed while the cancel was under way: told already (E6)
         # From here on the pump, should it come back, finds that the stream has ended.
@@ -125,11 +125,20 @@ class Canceller:
 
     @fb.effect
     async def _keep(self, stream: Stream, wish: StopWish) -> None:
-        """One step after the other, also where one before has failed."""
+        """As one step of the store or, where that fails, one after the other, also where one
+        before has failed.
+        """
         workspace_id, message_id = stream.workspace_id, stream.message_id
+        end = LastEnd(
+            message_id=message_id,
+            after_sequence=stream.question_sequence,
+            abort_reason=wish.reason,
+        )
         kept = False
         if stream.writer is not None:
             if not wish.abandon_partial:
+                if await self._conclude(stream, stream.writer, end):
+                    return
                 kept = await self._write_last(stream, stream.writer, wish)
             await guarded("end of the partial", stream, fb.Effect.promise(stream.writer.retire))
         if not kept:
@@ -144,23 +153,22 @@ class Canceller:
                 # It stands for the row now: what is told must be durable.
                 sync = self._history.append_partial(workspace_id, message_id, (), durable=True)
                 await guarded("sync of the partial", stream, sync)
-        end = LastEnd(
-            message_id=message_id,
-            after_sequence=stream.question_sequence,
-            abort_reason=wish.reason,
-        )
         await guarded("note of the end", stream, note_end(self._history, workspace_id, end))
         # A partial that could not be committed carries the reservation itself.
         release = self._history.release(workspace_id, message_id)
         await guarded("end of the reservation", stream, release)
 
+    async def _conclude(self, stream: Stream, writer: PartialWriter, end: LastEnd) -> bool:
+        if stream.transcript is not None:
+            close = fb.Effect.sync(stream.transcript.close_open_calls)
+            await guarded("results of the open tool calls", stream, close)
+        concluded = await writer.conclude(end, **stream.usage.metadata).exit()
+        return isinstance(concluded, fb.Success) and concluded.unwrap()
+
     async def _write_last(self, stream: Stream, writer: PartialWriter, wish: StopWish) -> bool:
         """What came after the flush, with why it ended. Gives whether the usage stands on it, and
         so will on the row; else it is the sidecar's, never both's (P15, P16).
         """
-        if stream.transcript is not None:
-            close = fb.Effect.sync(stream.transcript.close_open_calls)
-            await guarded("results of the open tool calls", stream, close)
         # A partial that makes no row would take the usage with it.
         worthy = is_commit_worthy(stream.parts)
         metadata = stream.usage.metadata if worthy else {}

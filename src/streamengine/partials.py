@@ -12,6 +12,7 @@ import fibers as fb
 
 from .history.store import HistoryStore
 from .model.errors import HistoryError
+from .model.note import LastEnd
 from .model.rows import RowMetadata
 from .model.usage import Usage
 from .stream import Stream
@@ -80,6 +81,28 @@ class PartialWriter:
         async with self._lock:
             pass
 
+    @fb.effect
+    async def conclude(self, end: LastEnd, **metadata: Any) -> bool:
+        """The end of an aborted stream as one step of the store: its row or the note, the end of
+        the reservation. False when it failed, or was over: each may be tried on its own then.
+        """
+        stream = self._stream
+        with fb.uninterruptible():
+            async with self._lock:
+                if self._over:
+                    return False
+                row = stream.row(
+                    partial=True,
+                    abort_reason=end.abort_reason,
+                    duration_ms=stream.duration_ms(),
+                    **metadata,
+                )
+                exit_ = await self._history.conclude(stream.workspace_id, row, end).exit()
+                self._over = isinstance(exit_, fb.Success)
+                if isinstance(exit_, fb.Failure):
+                    _log_not_written(stream, exit_.failure())
+                return self._over
+
     async def write_error(
         self, error: str, error_type: str, *, usage: Usage | None = None, **metadata: Any
     ) -> bool:
@@ -121,12 +144,7 @@ class PartialWriter:
                 return True
             case fb.Failure(cause):
                 # The stream goes on: the next write may succeed, and the final row is its own.
-                _log.warning(
-                    "partial not written",
-                    workspaceId=stream.workspace_id,
-                    messageId=stream.message_id,
-                    error=str(cause.squash()),
-                )
+                _log_not_written(stream, cause)
                 return False
 
     @fb.effect(raises=HistoryError)
@@ -158,3 +176,12 @@ class PartialWriter:
         row = stream.row(partial=True, duration_ms=stream.duration_ms(), **metadata)
         await self._history.write_partial(stream.workspace_id, row, durable=durable)
         self._written = said
+
+
+def _log_not_written(stream: Stream, cause: fb.Cause[HistoryError]) -> None:
+    _log.warning(
+        "partial not written",
+        workspaceId=stream.workspace_id,
+        messageId=stream.message_id,
+        error=str(cause.squash()),
+    )

@@ -17,7 +17,7 @@ import structlog
 import fibers as fb
 from fibers import Scope
 
-from .abandoned import Abandoned
+from .abandoned import Abandoned, ended_within
 from .cancel import Canceller
 from .stream import StopWish, Stream
 
@@ -100,10 +100,7 @@ class Supervision:
         named in the dump, warned of once, and nobody but the app scope's close waits for it.
         """
         closing = fb.run_fork(scope.close(reason="stream ended"))
-        # As an exit: the end of the loop takes the racers of a timeout along, and this wait is not
-        # to fail for it. What is still closing then is abandoned at once.
-        waited = await closing.exit().timeout_option(PROVIDER_GRACE_SECONDS).exit()
-        exit_ = closing.poll()
+        exit_ = await ended_within(closing, await fb.ClockTag, PROVIDER_GRACE_SECONDS)
         if exit_ is not None:
             if isinstance(exit_, fb.Failure):
                 _log.warning(
@@ -113,8 +110,6 @@ class Supervision:
                     error=str(exit_.failure().squash()),
                 )
             return
-        if isinstance(waited, fb.Failure):
-            _log.debug("the loop ends", error=str(waited.failure()))
         self._abandoned.add(closing, f"abandoned provider of {workspace_id}/{message_id}")
         _log.warning(
             "provider ignores its abort: abandoned, it is still named in the dump",

@@ -15,7 +15,7 @@ from typing import Final, final
 
 from ..model.errors import HistoryError
 from ..model.ids import check_id
-from ..model.note import WorkspaceNote
+from ..model.note import LastEnd, WorkspaceNote
 from ..model.parts import MessagePart
 from ..model.rows import AssistantRow, Row, RowMetadata, UserRow, parse_row
 from ..model.usage import Usage
@@ -238,29 +238,34 @@ class WorkspaceFiles:
     def read_note(self) -> WorkspaceNote:
         """What is remembered of the workspace beside its rows; an empty note when nothing is."""
         with self._lock, self._directory.opened() as directory:
-            content = None if directory is None else directory.read(NOTE_FILE)
-            if directory is None or content is None:
-                return WorkspaceNote()
-            fields = fields_of(content.data)
-            try:
-                return WorkspaceNote.model_validate(fields)
-            except ValueError:
-                # It only allows or suppresses a retry: no reason to refuse the workspace.
-                aside = directory.set_aside(NOTE_FILE, "note.corrupt", ".json")
-                _log.warning("%s is no note; it was moved to %s", self.path / NOTE_FILE, aside)
-                return WorkspaceNote()
+            return WorkspaceNote() if directory is None else self._read_note(directory)
 
     def write_note(self, note: WorkspaceNote) -> None:
         """Replace the note, durably."""
         with self._lock, self._directory.made() as directory:
-            directory.replace(NOTE_FILE, note.to_json(indent_spaces=2).encode(), durable=True)
+            self._write_note(directory, note)
 
     def update_note(self, change: Callable[[WorkspaceNote], WorkspaceNote]) -> WorkspaceNote:
         """Replace the note, durably, by what `change` makes of it; gives that."""
-        with self._lock:
-            note = change(self.read_note())
-            self.write_note(note)
+        with self._lock, self._directory.made() as directory:
+            note = change(self._read_note(directory))
+            self._write_note(directory, note)
             return note
+
+    def _read_note(self, directory: OpenDirectory) -> WorkspaceNote:
+        content = directory.read(NOTE_FILE)
+        if content is None:
+            return WorkspaceNote()
+        try:
+            return WorkspaceNote.model_validate(fields_of(content.data))
+        except ValueError:
+            # It only allows or suppresses a retry: no reason to refuse the workspace.
+            aside = directory.set_aside(NOTE_FILE, "note.corrupt", ".json")
+            _log.warning("%s is no note; it was moved to %s", self.path / NOTE_FILE, aside)
+            return WorkspaceNote()
+
+    def _write_note(self, directory: OpenDirectory, note: WorkspaceNote) -> None:
+        directory.replace(NOTE_FILE, note.to_json(indent_spaces=2).encode(), durable=True)
 
     def _record_usage(self, directory: OpenDirectory, entry: UsageEntry) -> bool:
         if any(log.index(directory).has_usage(entry.message_id) for log in self._logs):
@@ -359,14 +364,27 @@ class WorkspaceFiles:
                 return CommitResult("no-partial")
             if message_id is not None and partial.id != message_id:
                 return CommitResult("other-message")
-            result = self._carry_out(directory, self._with_usage_once(directory, partial))
-            usage = partial.metadata.usage
-            if usage is not None:
-                # Of a partial that became no row, or of one whose row says nothing of it (P16).
-                self._record_usage(directory, UsageEntry.of_partial(partial, usage))
+            result = self._committed(directory, partial)
             # Its row is durable: should it come back, it is committed again, which changes nothing
             # (P4).
             self._partial.remove(directory, keep_log=read.warning is not None, durable=False)
+            return result
+
+    def conclude(self, row: AssistantRow, end: LastEnd) -> CommitResult:
+        """Commit the last state of a partial that this process has written itself, and end the
+        reservation. Where no row is written that says how it ended, the note says it.
+
+        Raises HistoryError when any step fails; can be repeated.
+        """
+        row = with_metadata(self._rules.checked(row), partial=True)
+        with self._lock, self._directory.made() as directory:
+            result = self._committed(directory, row)
+            partial = self._partial.note(directory)
+            if partial is not None and partial.message_id == row.id:
+                self._partial.remove(directory, durable=False)  # as after a commit
+            if result.row is None:
+                self._write_note(directory, self._read_note(directory).with_fields(last_end=end))
+            self._reserved.pop(row.id, None)
             return result
 
     def sweep(self) -> tuple[str, ...]:
@@ -377,6 +395,15 @@ class WorkspaceFiles:
             return (*directory.sweep_temps(), *self._partial.sweep(directory))
 
     # ---- steps of a commit
+
+    def _committed(self, directory: OpenDirectory, partial: AssistantRow) -> CommitResult:
+        """Its row, and its usage, which stands once: on the row, or apart from all rows (P16)."""
+        result = self._carry_out(directory, self._with_usage_once(directory, partial))
+        usage = partial.metadata.usage
+        if usage is not None:
+            # Of a partial that became no row, or of one whose row says nothing of it.
+            self._record_usage(directory, UsageEntry.of_partial(partial, usage))
+        return result
 
     def _carry_out(self, directory: OpenDirectory, partial: AssistantRow) -> CommitResult:
         index = self._chat.index(directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeVar, final
 
@@ -12,13 +12,13 @@ from fibers import Effect, acquire_release, effect
 
 from ..model.errors import HistoryError
 from ..model.ids import check_id, is_valid_id
-from ..model.note import WorkspaceNote
+from ..model.note import LastEnd, WorkspaceNote
 from ..model.parts import MessagePart
 from ..model.rows import AssistantRow, Row, RowMetadata, UserRow
 from ..model.usage import Usage
 from .directory import DurableDirectory, FsyncPolicy, Step
 from .files import WorkspaceFiles
-from .lane import Lane
+from .lane import Crew, Lane
 from .lock import StateDirLock
 from .recovery import load
 from .results import AppendedUser, CommitResult, Loaded
@@ -117,6 +117,22 @@ class HistoryStore(Protocol):
         """Move what was kept into the rows, durably. On failure it is still kept."""
         ...
 
+    @effect(raises=HistoryError)
+    async def conclude(self, workspace_id: str, row: AssistantRow, end: LastEnd) -> CommitResult:
+        """All that the end of a stopped answer takes, at one stroke where the store can: the commit
+        of ``row`` as its partial (which need not be written before), the end of its reservation,
+        and a note of how it ended where no row says that.
+
+        Fails when any of it fails; the rest may have been done. Each can be repeated. A store that
+        inherits this does one after the other.
+        """
+        await self.write_partial(workspace_id, row)
+        result = await self.commit_partial(workspace_id, row.id)
+        if result.row is None:
+            await self.update_note(workspace_id, lambda note: note.with_fields(last_end=end))
+        await self.release(workspace_id, row.id)
+        return result
+
     def delete_partial(
         self, workspace_id: str, message_id: str | None = None
     ) -> Effect[bool, HistoryError]:
@@ -173,7 +189,7 @@ class HistoryStore(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Workspace:
     files: WorkspaceFiles
-    lane: Lane = field(default_factory=Lane)
+    lane: Lane
 
     @property
     def is_idle(self) -> bool:
@@ -204,7 +220,8 @@ class FileHistory(HistoryStore):
         self._fsync: FsyncPolicy = fsync
         self._io: IoMode = io
         self._on_step = on_step
-        self._all_lane = Lane()
+        self._crew = Crew()
+        self._all_lane = Lane(self._crew)
         self._workspaces = Workspaces(self._made, is_idle=lambda workspace: workspace.is_idle)
 
     @staticmethod
@@ -295,6 +312,11 @@ class FileHistory(HistoryStore):
     ) -> Effect[CommitResult, HistoryError]:
         return self._in(workspace_id, lambda files: files.commit_partial(message_id))
 
+    def conclude(
+        self, workspace_id: str, row: AssistantRow, end: LastEnd
+    ) -> Effect[CommitResult, HistoryError]:
+        return self._in(workspace_id, lambda files: files.conclude(row, end))
+
     def delete_partial(
         self, workspace_id: str, message_id: str | None = None
     ) -> Effect[bool, HistoryError]:
@@ -362,4 +384,4 @@ class FileHistory(HistoryStore):
                 "invalid_id", self._path, f"workspace id {error}", "Use another id."
             ) from error
         files = WorkspaceFiles(self._path / workspace_id, fsync=self._fsync, on_step=self._on_step)
-        return _Workspace(files)
+        return _Workspace(files, Lane(self._crew))

@@ -52,7 +52,7 @@ from streamengine.model import (
     Usage,
     UserRow,
 )
-from streamengine.model.note import WorkspaceNote
+from streamengine.model.note import LastEnd, WorkspaceNote
 
 WORKSPACE: Final = "w1"
 THROTTLE_SECONDS: Final = 0.5
@@ -309,6 +309,7 @@ Method = Literal[
     "append_partial",
     "read_partial",
     "commit_partial",
+    "conclude",
     "delete_partial",
     "finalize",
     "update",
@@ -321,6 +322,18 @@ Method = Literal[
     "update_note",
     "workspaces",
 ]
+
+
+_CONCLUDED: Final[tuple[Method, ...]] = (
+    "conclude",
+    "write_partial",
+    "append_partial",
+    "commit_partial",
+    "record_usage",
+    "update_note",
+    "release",
+)
+"""What a conclude does at one stroke: it fails and waits where any of it would."""
 
 
 @final
@@ -357,12 +370,13 @@ class FaultyHistory(HistoryStore):
     @fb.effect(raises=HistoryError)
     async def _do(self, method: Method, work: Effect[T, HistoryError]) -> T:
         self.calls.append(method)
-        hold = self._holds.pop(method, None)
-        if hold is not None:
-            hold.begun.set()
-            await hold.go.wait()
-        if method in self._failing:
-            raise self._failing[method]
+        for part in _CONCLUDED if method == "conclude" else (method,):
+            hold = self._holds.pop(part, None)
+            if hold is not None:
+                hold.begun.set()
+                await hold.go.wait()
+            if part in self._failing:
+                raise self._failing[part]
         return await work
 
     def load(self, workspace_id: str) -> Effect[Loaded, HistoryError]:
@@ -418,6 +432,11 @@ class FaultyHistory(HistoryStore):
         self, workspace_id: str, message_id: str | None = None
     ) -> Effect[CommitResult, HistoryError]:
         return self._do("commit_partial", self._inner.commit_partial(workspace_id, message_id))
+
+    def conclude(
+        self, workspace_id: str, row: AssistantRow, end: LastEnd
+    ) -> Effect[CommitResult, HistoryError]:
+        return self._do("conclude", self._inner.conclude(workspace_id, row, end))
 
     def delete_partial(
         self, workspace_id: str, message_id: str | None = None

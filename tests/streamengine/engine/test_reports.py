@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from streamengine.model import (
     ToolPart,
     parse_row,
 )
+from streamengine.model.note import LastEnd
+from streamengine.startup import startup_verdict
 
 from .conftest import MakeDesk
 from .kit import (
@@ -152,28 +155,37 @@ async def test_a_stop_of_a_start_is_remembered_with_its_reason(
 
 @pytest.mark.spec("E30")
 @pytest.mark.parametrize("reason", ["user", "startup", "system"])
+@pytest.mark.parametrize("said", ["half", ""])
 async def test_a_stop_of_a_stream_is_remembered_when_it_is_told(
-    desk: MakeDesk, reason: AbortReason
+    desk: MakeDesk, reason: AbortReason, said: str
 ) -> None:
+    """By its row or, where there is none, by the note; a later process finds the same."""
     line = Line()
     d = desk(line)
     handle = await d.start()
-    line.give(text("half"))
+    if said:
+        line.give(text(said))
     await d.idle()
-    seen: list[bool] = []
+    on_disk: list[object] = []
 
     def look(event: Event) -> None:
         if isinstance(event, StreamAbortEvent):
-            seen.append((d.disk.directory() / "note.json").exists())
+            on_disk.append(d.disk.rows()[-1]["metadata"].get("abortReason"))
+            note = d.disk.directory() / "note.json"
+            on_disk.append(json.loads(note.read_text())["lastEnd"] if note.exists() else None)
 
     d.tape.on_event = look
 
     await d.stop(reason)
 
-    assert seen == [True]
+    if said:
+        assert on_disk == [reason, None]
+    else:
+        end = LastEnd(message_id=handle.message_id, after_sequence=0, abort_reason=reason)
+        assert on_disk == [None, end.to_mapping()]
+    rows = await d.rt.run(d.history.read(WORKSPACE))
     note = await d.rt.run(d.history.read_note(WORKSPACE))
-    assert note.last_end is not None
-    assert (note.last_end.message_id, note.last_end.abort_reason) == (handle.message_id, reason)
+    assert startup_verdict(rows, note) == ("retry" if reason == "system" else "stopped")
 
 
 async def test_an_error_is_remembered_and_an_opt_out_stays(desk: MakeDesk) -> None:

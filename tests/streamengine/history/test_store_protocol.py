@@ -11,6 +11,7 @@ import pytest
 
 import fibers as fb
 from streamengine.history import HistoryStore, UsageEntry
+from streamengine.history.results import CommitResult
 from streamengine.model import (
     FilePart,
     HistoryError,
@@ -504,6 +505,115 @@ async def test_only_the_partial_that_is_meant_is_committed(history: HistoryStore
 
 
 # ---- after a crash
+
+
+# ---- the end of a stopped answer, at one stroke
+
+
+END = LastEnd(message_id="a1", after_sequence=0, abort_reason="user")
+
+
+async def stopped(history: HistoryStore, *texts: str, **metadata: Any) -> CommitResult:
+    """The end of the answer a1, which has said this when it is stopped."""
+    sequence = await history.reserve(WORKSPACE, "a1")
+    row = assistant("a1", *texts, historySequence=sequence, abortReason="user", **metadata)
+    return await history.conclude(WORKSPACE, row, END)
+
+
+@pytest.mark.spec("P2", "P3", "P13")
+async def test_a_stopped_answer_becomes_a_row_that_says_so_and_nothing_of_it_is_left(
+    backend: Backend, history: HistoryStore
+) -> None:
+    await history.append_user(WORKSPACE, user("u1"))
+    sequence = await begin(history, "a1", "one")
+
+    assert (await stopped(history, "one", " two")).outcome == "appended"
+
+    row = (await (await backend.history()).read(WORKSPACE))[1]
+    assert (text_of(row), sequence_of(row), row.is_partial) == ("one two", sequence, True)
+    assert row.metadata.abort_reason == "user"
+    assert not await backend.has_partial()
+    assert (await history.read_note(WORKSPACE)).last_end is None, "the row says it"
+    assert await history.reserve(WORKSPACE, "a1") == sequence + 1, "its reservation has ended"
+
+
+@pytest.mark.spec("P7", "E30")
+@pytest.mark.parametrize("texts", [(), (" \n",)])
+@pytest.mark.parametrize("written", [True, False])
+async def test_of_an_answer_that_said_nothing_the_note_says_how_it_ended(
+    backend: Backend, history: HistoryStore, texts: tuple[str, ...], written: bool
+) -> None:
+    await history.update_note(WORKSPACE, replaced_by(WorkspaceNote(auto_retry=False)))
+    if written:
+        await begin(history, "a1", *texts)
+
+    assert (await stopped(history, *texts)).drop_reason == "nothing-said"
+
+    assert await history.read(WORKSPACE) == []
+    assert not await backend.has_partial()
+    note = await (await backend.history()).read_note(WORKSPACE)
+    assert note == WorkspaceNote(auto_retry=False, last_end=END)
+
+
+@pytest.mark.spec("P15", "P16")
+@pytest.mark.parametrize("text", ["said", " "])
+async def test_the_usage_of_a_stopped_answer_is_on_its_row_or_apart(
+    history: HistoryStore, text: str
+) -> None:
+    sequence = await begin(history, "a1", text, usage=USAGE.to_mapping())
+    row = assistant("a1", text, historySequence=sequence, usage=USAGE.to_mapping())
+    for _ in range(2):
+        await history.conclude(WORKSPACE, row, END)
+
+    on_rows = [row.metadata.usage for row in await history.read(WORKSPACE)]
+    apart = [(entry.usage, entry.source) for entry in await history.read_usage(WORKSPACE)]
+    assert (on_rows, apart) == (([USAGE], []) if text == "said" else ([], [(USAGE, "abort")]))
+
+
+@pytest.mark.spec("P4")
+async def test_the_end_of_a_stopped_answer_can_be_repeated(
+    backend: Backend, history: HistoryStore
+) -> None:
+    sequence = await begin(history, "a1", "one")
+    row = assistant("a1", "one", historySequence=sequence, abortReason="user")
+    await history.conclude(WORKSPACE, row, END)
+    rows = await backend.rows()
+
+    again = await history.conclude(WORKSPACE, row, END)
+
+    assert (again.outcome, again.drop_reason) == ("dropped", "row-has-it-all")
+    assert await backend.rows() == rows
+
+
+@pytest.mark.spec("P9")
+async def test_where_the_row_of_a_stopped_answer_fails_its_partial_stays(
+    backend: Backend, history: HistoryStore
+) -> None:
+    sequence = await begin(history, "a1", "one")
+    with backend.failing("rows"):
+        error = await refused(
+            history.conclude(WORKSPACE, assistant("a1", "one", historySequence=sequence), END)
+        )
+
+    assert error.kind in ("disk_full", "io")
+    partial = await history.read_partial(WORKSPACE)
+    assert partial is not None
+    assert text_of(partial) == "one"
+    assert await history.reserve(WORKSPACE, "a1") == sequence
+
+
+@pytest.mark.spec("P10")
+async def test_the_end_of_a_stopped_answer_leaves_the_partial_of_another(
+    backend: Backend, history: HistoryStore
+) -> None:
+    await begin(history, "a2", "not mine")
+
+    await stopped(history, "mine")
+
+    kept = await history.read_partial(WORKSPACE)
+    assert kept is not None
+    assert (kept.id, text_of(kept)) == ("a2", "not mine")
+    assert await ids(history) == ["a1"]
 
 
 @pytest.mark.spec("P12")

@@ -15,7 +15,7 @@ from fibers import Effect, acquire_release, effect
 
 from ...model.errors import HistoryError
 from ...model.ids import check_id
-from ...model.note import WorkspaceNote
+from ...model.note import LastEnd, WorkspaceNote
 from ...model.parts import MessagePart
 from ...model.rows import AssistantRow, Row, RowMetadata, UserRow
 from ...model.usage import Usage
@@ -253,6 +253,10 @@ class SqlHistory(HistoryStore):
     ) -> Effect[CommitResult, HistoryError]:
         return self._in(workspace_id, lambda sql, db: sql.commit_partial(db, message_id))
 
+    @effect(raises=HistoryError)
+    async def conclude(self, workspace_id: str, row: AssistantRow, end: LastEnd) -> CommitResult:
+        return await self._ended(workspace_id, row.id, lambda sql, db: sql.conclude(db, row, end))
+
     def delete_partial(
         self, workspace_id: str, message_id: str | None = None
     ) -> Effect[bool, HistoryError]:
@@ -260,14 +264,7 @@ class SqlHistory(HistoryStore):
 
     @effect(raises=HistoryError)
     async def finalize(self, workspace_id: str, row: AssistantRow) -> AssistantRow:
-        workspace = self._workspaces.get(workspace_id)
-        async with workspace.turn:
-            with fb.uninterruptible():
-                stored = await self._do(
-                    workspace, lambda sql, db: sql.finalize(db, row), durable=True
-                )
-                workspace.sql.reserved.pop(row.id, None)
-                return stored
+        return await self._ended(workspace_id, row.id, lambda sql, db: sql.finalize(db, row))
 
     def update(self, workspace_id: str, row: AnyRow) -> Effect[AnyRow, HistoryError]:
         return self._in(workspace_id, lambda sql, db: sql.update_row(db, row))
@@ -297,12 +294,7 @@ class SqlHistory(HistoryStore):
     def update_note(
         self, workspace_id: str, change: Callable[[WorkspaceNote], WorkspaceNote]
     ) -> Effect[WorkspaceNote, HistoryError]:
-        async def job(sql: SqlWorkspace, db: AsyncConnection) -> WorkspaceNote:
-            note = change(await sql.read_note(db))
-            await sql.write_note(db, note)
-            return note
-
-        return self._in(workspace_id, job)
+        return self._in(workspace_id, lambda sql, db: sql.update_note(db, change))
 
     @effect(raises=HistoryError)
     async def workspaces(self) -> list[str]:
@@ -322,6 +314,15 @@ class SqlHistory(HistoryStore):
         async with workspace.turn:
             with fb.uninterruptible():
                 return await self._do(workspace, job, durable=durable)
+
+    async def _ended(self, workspace_id: str, message_id: str, job: Job[T]) -> T:
+        """Do what ends the reservation of this message, durably."""
+        workspace = self._workspaces.get(workspace_id)
+        async with workspace.turn:
+            with fb.uninterruptible():
+                done = await self._do(workspace, job, durable=True)
+                workspace.sql.reserved.pop(message_id, None)
+                return done
 
     async def _do(self, workspace: _Workspace, job: Job[T], *, durable: bool) -> T:
         async with (

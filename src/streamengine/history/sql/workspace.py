@@ -7,7 +7,7 @@ committed is for the caller to say, and only then may anything be remembered of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast, final
 
 from sqlalchemy import ColumnElement, delete, func, insert, select, update
@@ -15,7 +15,7 @@ from sqlalchemy import Row as Found
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...model.errors import HistoryError
-from ...model.note import WorkspaceNote
+from ...model.note import LastEnd, WorkspaceNote
 from ...model.parts import MessagePart
 from ...model.rows import AssistantRow, Row, RowMetadata, UserRow, parse_row
 from .. import partial_log as log_lines
@@ -211,13 +211,24 @@ class SqlWorkspace:
             return CommitResult("no-partial")
         if message_id is not None and partial.id != message_id:
             return CommitResult("other-message")
-        result = await self._carry_out(db, await self._with_usage_once(db, partial))
-        if partial.metadata.usage is not None:
-            entry = UsageEntry.of_partial(partial, partial.metadata.usage)
-            await self.record_usage(db, entry)
+        result = await self._committed(db, partial)
         if read.warning is not None:
             await self._set_partial_aside(db, read.warning)
         await self.delete_partial(db)
+        return result
+
+    async def conclude(self, db: AsyncConnection, row: AssistantRow, end: LastEnd) -> CommitResult:
+        result = await self._committed(db, with_metadata(self.rules.checked(row), partial=True))
+        await self.delete_partial(db, row.id)
+        if result.row is None:
+            await self.update_note(db, lambda note: note.with_fields(last_end=end))
+        return result
+
+    async def _committed(self, db: AsyncConnection, partial: AssistantRow) -> CommitResult:
+        result = await self._carry_out(db, await self._with_usage_once(db, partial))
+        usage = partial.metadata.usage
+        if usage is not None:
+            await self.record_usage(db, UsageEntry.of_partial(partial, usage))
         return result
 
     async def _carry_out(self, db: AsyncConnection, partial: AssistantRow) -> CommitResult:
@@ -325,6 +336,13 @@ class SqlWorkspace:
             await db.execute(delete(schema.notes).where(self._of(schema.notes)))
             await self._put_aside(db, "note", "can't be read", body)
             return WorkspaceNote()
+
+    async def update_note(
+        self, db: AsyncConnection, change: Callable[[WorkspaceNote], WorkspaceNote]
+    ) -> WorkspaceNote:
+        note = change(await self.read_note(db))
+        await self.write_note(db, note)
+        return note
 
     async def write_note(self, db: AsyncConnection, note: WorkspaceNote) -> None:
         await db.execute(delete(schema.notes).where(self._of(schema.notes)))
