@@ -1,0 +1,1 @@
+"""What is stored of turns and said about them: plain values, no behaviour."""
