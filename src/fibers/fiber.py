@@ -298,8 +298,16 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
         failure (PD8).
         """
         check_function(fn, "add_done_callback")
+        self._call_when_done(fn, None, context)
+
+    def _call_when_done(
+        self,
+        fn: Callable[[Any], object],
+        task: InnerTask | None,
+        context: contextvars.Context | None,
+    ) -> None:
         self._seen = True
-        callback = _DoneCallback(fn, context)
+        callback = _DoneCallback(fn, task, context)
         if self._state == ENDED:
             callback._fiber_done(self)
         else:
@@ -368,20 +376,29 @@ class _Callback(Observer):
 
 
 class _DoneCallback(Observer):
-    """asyncio's: called by the loop, with the fiber, in its own context."""
+    """asyncio's: called by the loop in its own context, with what it was added to: the fiber, or
+    ``task``, an inner task of it. They are equal, but who waits for one may tell it by identity.
+    """
 
-    __slots__ = ("context", "fn")
+    __slots__ = ("context", "fn", "task")
 
-    def __init__(self, fn: Callable[[Any], object], context: contextvars.Context | None) -> None:
+    def __init__(
+        self,
+        fn: Callable[[Any], object],
+        task: InnerTask | None,
+        context: contextvars.Context | None,
+    ) -> None:
         self.fn = fn
+        self.task = task
         self.context = context
 
     def _fiber_done(self, fiber: FiberCore) -> None:
         loop = fiber._queue.loop
+        task = self.task or fiber
         if loop is None:
-            self.fn(fiber)
+            self.fn(task)
         elif not loop.is_closed():
-            loop.call_soon(self.fn, fiber, context=self.context)
+            loop.call_soon(self.fn, task, context=self.context)
 
 
 class _Join(wait.JoinOp, Effect[Any, Any]):

@@ -219,3 +219,41 @@ async def test_an_await_driven_by_hand_before_the_end_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="await wasn't used with future"):
         next(steps)
     await fiber.interrupt()
+
+
+@pytest.mark.spec("PD11")
+async def test_another_fiber_can_wait_for_it() -> None:
+    """As for any task: it gets the value."""
+    tasks, gate = list[asyncio.Task[Any]](), new_gate()
+
+    async def awaited() -> int:
+        tasks.append(inner_task())
+        return await gate
+
+    async def waiting() -> int:
+        value: int = await tasks[0]
+        return value
+
+    fb.run_fork(Effect.promise(awaited))
+    waiter = fb.run_fork(Effect.promise(waiting))
+    gate.set_result(5)
+
+    assert await waiter == 5
+
+
+@pytest.mark.spec("PD11")
+async def test_who_is_told_of_its_end_gets_the_very_task() -> None:
+    """Equal to the fiber, but who waits for a task may tell it by identity."""
+    heard, gate, tasks = list[object](), new_gate(), list[asyncio.Task[Any]]()
+
+    async def body() -> int:
+        tasks.append(inner_task())
+        return await gate
+
+    fiber = fb.run_fork(Effect.promise(body))
+    tasks[0].add_done_callback(heard.append)
+    fiber.add_done_callback(heard.append)
+    gate.set_result(5)
+    await turns()
+
+    assert [heard[0] is tasks[0], heard[1] is fiber] == [True, True]

@@ -310,20 +310,24 @@ class InnerTask(_Base, TaskProtocol):
     def add_done_callback(
         self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None
     ) -> None:
-        """Let the loop call ``fn(fiber)`` once the fiber has ended, in ``context``."""
-        self._known().add_done_callback(fn, context=context)
+        """Let the loop call ``fn(task)`` once the fiber has ended, in ``context``."""
+        self._known()._call_when_done(fn, self, context)
 
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
         """Forget ``fn``; gives how often it was registered."""
         return self._known().remove_done_callback(fn)
 
     def __await__(self) -> Any:
-        if not self._known().done():
-            self._asyncio_future_blocking = True
-            yield self
-        if not self._known().done():
-            raise RuntimeError("await wasn't used with future")
-        return self._known().result()
+        fiber = self._known()  # who waits keeps it: an ended one may have nobody else
+        try:
+            if not fiber.done():
+                self._asyncio_future_blocking = True
+                yield self
+            if not fiber.done():
+                raise RuntimeError("await wasn't used with future")
+            return fiber.result()
+        finally:
+            del fiber  # a failure's traceback keeps this frame (PD13)
 
     __iter__ = __await__
 

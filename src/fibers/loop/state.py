@@ -367,6 +367,15 @@ class FiberState(_Base):
         """Let the loop call ``fn(fiber)`` once it has ended, in ``context``."""
         raise NotImplementedError
 
+    def _call_when_done(
+        self,
+        fn: Callable[[Any], object],
+        task: InnerTask | None,
+        context: contextvars.Context | None,
+    ) -> None:
+        """``add_done_callback`` of ``task``, an inner task of it, which ``fn`` then gets."""
+        raise NotImplementedError
+
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
         """Forget ``fn``; gives how often it was registered."""
         raise NotImplementedError
