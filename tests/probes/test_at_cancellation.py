@@ -293,6 +293,113 @@ async def test_a_group_opened_after_a_swallowed_interrupt_does_not_bring_it_back
     assert log == ["swallowed", "group failed", "went on"]
 
 
+@pytest.mark.spec("AT2", "PD2")
+@every_loop
+async def test_an_interrupt_that_a_group_dropped_lands_once() -> None:
+    """Who swallows it then goes on in peace, whatever else is asked of him."""
+    gate, log = new_gate(), list[str]()
+
+    async def child() -> None:
+        try:
+            await gate
+        finally:
+            raise Boom
+
+    async def body() -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(child())
+        except* Boom:
+            log.append("group failed")
+        try:
+            await turns(2)
+        except asyncio.CancelledError:
+            log.append("swallowed")
+        inner_task().cancel()
+        inner_task().uncancel()
+        await turns(2)
+        log.append("went on")
+
+    fiber = fb.run_fork(Effect.promise(body))
+    await turns()
+    fiber.interrupt_unsafe()
+    exit = await fiber.exit()
+
+    assert exit == interrupted(None)
+    assert log == ["group failed", "swallowed", "went on"]
+
+
+async def fails_in_its_own_time(gate: asyncio.Future[int]) -> None:
+    """A task of a group that doesn't mind its cancel."""
+    try:
+        await asyncio.get_running_loop().create_future()
+    except asyncio.CancelledError:
+        await gate
+    raise Boom
+
+
+@pytest.mark.spec("AT2", "PD11")
+@every_loop
+async def test_a_cancel_that_a_failing_group_dropped_lands_and_is_no_interrupt() -> None:
+    """It was asked for by cancel(), which is what the fiber ends with."""
+    gate, log, tasks = new_gate(), list[str](), list[asyncio.Task[Any]]()
+
+    async def body() -> None:
+        tasks.append(inner_task())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fails_in_its_own_time(gate))
+                await asyncio.get_running_loop().create_future()
+        except* Boom:
+            log.append("group failed")
+        await turns(2)
+        log.append("went on")
+
+    fiber = fb.run_fork(Effect.promise(body))
+    await turns()
+    tasks[0].cancel()
+    await turns()
+    gate.set_result(1)
+    exit = await fiber.exit()
+
+    assert exit == interrupted(None, "task.cancel")
+    assert log == ["group failed"]
+
+
+@pytest.mark.spec("AT2", "PD2", "PD11")
+@every_loop
+async def test_of_an_interrupt_and_a_cancel_that_a_group_dropped_each_lands_once() -> None:
+    """The cancel at once, as in a plain task; the interrupt behind the cleanup."""
+    gate, log, tasks = new_gate(), list[str](), list[asyncio.Task[Any]]()
+
+    async def body() -> None:
+        tasks.append(inner_task())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fails_in_its_own_time(gate))
+        except* Boom:
+            try:
+                await turns(2)
+            except asyncio.CancelledError:
+                log.append("cancelled")
+            await turns(2)
+            log.append(f"cleaned, cancelling {tasks[0].cancelling()}")
+        await turns(2)
+        log.append("went on")
+
+    fiber = fb.run_fork(Effect.promise(body))
+    await turns()
+    fiber.interrupt_unsafe(by=7)
+    await turns()
+    tasks[0].cancel()
+    await turns()
+    gate.set_result(1)
+    exit = await fiber.exit()
+
+    assert interruptors(exit) == [7]
+    assert log == ["cancelled", "cleaned, cancelling 2"]
+
+
 @pytest.mark.spec("AT2")
 @every_loop
 async def test_an_interrupt_ends_nested_groups_and_all_their_tasks() -> None:

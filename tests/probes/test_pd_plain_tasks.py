@@ -26,6 +26,8 @@ from tests.probes.kit_f import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fibers.testing import TestClock
 
 
@@ -213,6 +215,25 @@ async def test_a_cancel_in_the_tick_of_the_effects_end_is_not_swallowed() -> Non
     task = asyncio.create_task(main())
     await turns()
     gate.set_result(1)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.spec("PD12", "AT13")
+async def test_a_cancel_that_comes_before_the_task_hears_of_the_effects_end_is_not_swallowed() -> (
+    None
+):
+    """The fiber has ended well by then."""
+    resumes: list[Callable[[Effect[int, Never]], None]] = []
+
+    async def main() -> int:
+        return await Effect.callback(resumes.append)
+
+    task = asyncio.create_task(main())
+    await turns()
+    resumes[0](Effect.succeed(1))
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):

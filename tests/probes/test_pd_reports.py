@@ -17,6 +17,7 @@ from tests.probes.kit_f import (
     collector_off,
     endless,
     failing,
+    inner_task,
     new_gate,
     note,
     parked,
@@ -424,3 +425,21 @@ async def test_waiting_for_ones_own_exit_is_an_error() -> None:
     exit = await Effect.suspend(lambda: running_fiber().exit()).exit()
 
     assert [type(defect) for defect in cause_of(exit).defects] == [fb.FiberDeadlockError]
+
+
+@pytest.mark.spec("PD9", "PD11")
+async def test_awaiting_ones_own_inner_task_is_an_error() -> None:
+    """asyncio refuses a task that awaits itself, too."""
+    errors = list[Exception]()
+
+    @fb.effect
+    async def body() -> None:
+        try:
+            await inner_task()
+        except RuntimeError as exc:
+            errors.append(exc)
+
+    await body()
+
+    assert [type(error) for error in errors] == [fb.FiberDeadlockError]
+    assert "Task awaits itself" in str(errors[0])

@@ -12,6 +12,7 @@ import pytest
 
 import fibers as fb
 from fibers import Effect
+from fibers.loop.states import NESTING_LIMIT_CALLS
 from tests.probes.kit_f import (
     cause_of,
     collector_off,
@@ -496,10 +497,11 @@ async def test_a_cancel_follows_its_fiber_from_an_effect_to_a_future() -> None:
     scope.fork(latch.open())
     tasks[0].cancel()
     await turns()
+    landed = log.copy()
     gate.cancel()
     await fiber.exit()
 
-    assert log == ["woken", "cancelled"]
+    assert landed == ["woken", "cancelled"]
 
 
 async def test_a_fiber_is_in_its_own_context_after_a_switch_however_deep() -> None:
@@ -528,3 +530,121 @@ async def test_a_cancelled_error_that_a_callback_raises_is_a_defect() -> None:
     exit = await fb.run_fork(Effect.sync(callback)).exit()
 
     assert [type(defect) for defect in cause_of(exit).defects] == [asyncio.CancelledError]
+
+
+async def test_a_body_that_was_cut_waits_for_nothing_any_more() -> None:
+    """PD11: anyio reads of the task what it waits for, and doesn't cancel it where that is done."""
+    gate = new_gate()
+    waited_for: list[Any] = []
+
+    async def body() -> None:
+        task: Any = inner_task()
+        try:
+            await gate
+        finally:
+            waited_for.append(task._fut_waiter)
+
+    fiber = fb.run_fork(Effect.promise(body))
+    fiber.interrupt_unsafe(by=7)
+
+    assert waited_for == [None]
+
+
+async def test_a_fiber_put_off_for_depth_is_ready_and_ends_by_the_next_interrupt() -> None:
+    """PD16, WI1: it waits for nothing but its turn, and the second call has room of its own."""
+    log: list[str] = []
+    last = endless().ensuring(Effect.sync(lambda: log.append("finalizer")))
+    fibers = [fb.run_fork(last)]
+    for _ in range(2 * NESTING_LIMIT_CALLS):
+        call = Effect.sync(fibers[-1].interrupt_unsafe)
+        fibers.append(fb.run_fork(endless().ensuring(call)))
+
+    fibers[-1].interrupt_unsafe()
+    put_off = [fiber for fiber in fibers if not fiber.done()][-1]
+    said = repr(put_off)
+    put_off.interrupt_unsafe(by=8)
+    at_once = put_off.done()
+    await turns()
+
+    assert "ready" in said
+    assert at_once
+    assert all(fiber.done() for fiber in fibers)
+    assert log == ["finalizer"]
+
+
+async def test_a_fiber_interrupted_in_its_turn_has_the_turns_of_its_cleanup() -> None:
+    """PD16: of its places in the queue only the one that it was interrupted in is void."""
+    log: list[str] = []
+    latch = fb.Latch()
+
+    async def body() -> None:
+        try:
+            await latch.await_()
+        finally:
+            await Effect.yield_now()
+            log.append("cleaned")
+
+    fiber = fb.run_fork(Effect.promise(body))
+    fb.run_fork(latch.open())
+    woken = repr(fiber)
+    fiber.interrupt_unsafe(by=7)
+    await turns()
+
+    assert "ready" in woken
+    assert log == ["cleaned"]
+    assert fiber.poll() == interrupted(by=7)
+
+
+class Stubborn(asyncio.Future[int]):
+    """What can't be cancelled."""
+
+    def cancel(self, msg: object = None) -> bool:
+        """No."""
+        return False
+
+
+@pytest.mark.parametrize("runs_as", ["a fiber", "a task"])
+async def test_a_cancel_that_what_is_awaited_refuses_lands_when_it_is_done(runs_as: str) -> None:
+    """PD11: asked for before the await, as in a plain task."""
+    log: list[str] = []
+    awaited = Stubborn()
+
+    async def body() -> None:
+        inner_task().cancel()
+        try:
+            await awaited
+            log.append("went on")
+        except asyncio.CancelledError:
+            log.append("cancelled")
+
+    runs = fb.run_fork(Effect.promise(body)) if runs_as == "a fiber" else None
+    task = None if runs is not None else asyncio.create_task(body())
+    await turns()
+    before = log.copy()
+    awaited.set_result(1)
+    await turns()
+
+    assert (runs or task or awaited).done()
+    assert (before, log) == ([], ["cancelled"])
+
+
+class BareFiber:
+    """Yields a fiber that nobody joins."""
+
+    def __init__(self, fiber: fb.Fiber[Any, Any]) -> None:
+        self._fiber = fiber
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield self._fiber
+
+
+@pytest.mark.parametrize("runs_as", ["a fiber", "a task"])
+async def test_a_fiber_that_is_yielded_and_not_awaited_is_refused(runs_as: str) -> None:
+    """PD11: as a future is that was not awaited."""
+    other = fb.run_fork(endless())
+
+    async def body() -> None:
+        await BareFiber(other)
+
+    with pytest.raises(RuntimeError):
+        await (body() if runs_as == "a task" else fb.run_fork(Effect.promise(body)))

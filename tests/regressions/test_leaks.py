@@ -149,3 +149,17 @@ async def test_a_cancelled_task_that_awaited_an_effect_leaves_no_cycle() -> None
         alive = [gone() is not None, fibers[0]() is not None]
 
     assert alive == [False, False]
+
+
+async def test_a_closed_child_scope_does_not_keep_its_parent() -> None:
+    """SO5: it is out of the parent's order then, and who keeps it keeps it alone."""
+    with collector_off():
+        parent = fb.Scope()
+        child = parent.fork_scope()
+        gone = weakref.ref(parent)
+        await child.close()
+        del parent
+        alive = gone() is not None
+
+    assert child.state == "closed"
+    assert not alive

@@ -9,8 +9,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pytest
+from returns.result import Success
 
 import fibers as fb
+from fibers.loop.room import ROOM_CALLS
+from tests.probes.kit_f import Boom, cause_of
 
 T = TypeVar("T")
 FRAMES_LEFT = range(80)
@@ -161,3 +164,59 @@ async def test_a_fiber_that_forks_there_still_ends() -> None:
             lost.append(left)
 
     assert lost == []
+
+
+@pytest.mark.spec("PD16", "FL1")
+@pytest.mark.parametrize("where", ["a callback", "a body"])
+async def test_a_recursion_error_of_deep_code_ends_the_fiber_at_once(where: str) -> None:
+    """Nothing waits for a turn of the loop: where the fiber is driven there is room."""
+    log: list[str] = []
+    work = fb.Effect.sync(_down_for_ever) if where == "a callback" else exhausts_the_stack(log)
+
+    fiber = fb.run_fork(work.exit().map(_defects_of))
+
+    assert fiber.poll() == Success([RecursionError])
+
+
+def _defects_of(exit: fb.Exit[Any, Any]) -> list[type[BaseException]]:
+    return [type(defect) for defect in cause_of(exit).defects]
+
+
+@pytest.mark.spec("PD16", "FL1")
+@pytest.mark.parametrize("where", ["a callback", "a body"])
+async def test_another_error_there_ends_the_fiber_at_once(where: str) -> None:
+    """Only what met the limit itself goes on from the queue."""
+
+    def fails() -> None:
+        raise Boom
+
+    async def body() -> None:
+        raise Boom
+
+    work = fb.Effect.sync(fails) if where == "a callback" else fb.Effect.promise(body)
+    ended: dict[int, bool] = {}
+    for left in FRAMES_LEFT:
+        fiber = with_frames_left(left, partial(fb.run_fork, work))
+        if fiber is not None:
+            at_once = fiber.done()
+            exit = await fiber.exit()
+            if _defects_of(exit) == [Boom]:
+                ended[left] = at_once
+
+    assert min(ended) < ROOM_CALLS
+    assert all(ended.values())
+
+
+@pytest.mark.spec("PD16")
+async def test_a_wait_that_was_refused_there_is_over() -> None:
+    """The end of what it was for is not heard of by a fiber that stands in the queue."""
+    refused: list[fb.Fiber[Any, Any]] = []
+    for left in FRAMES_LEFT:
+        target = fb.run_fork(fb.Effect.never())
+        fiber = with_frames_left(left, partial(fb.run_fork, target.join()))
+        if fiber is not None and "ready" in repr(fiber):
+            refused.append(fiber)
+        target.interrupt_unsafe(by=7)
+
+    assert refused
+    assert {_defects_of(await fiber.exit())[0] for fiber in refused} == {RecursionError}
