@@ -47,7 +47,6 @@ class _Region(AbstractContextManager["Restore"]):
         "_delivered",
         "_face",
         "_fiber",
-        "_handled",
         "_mark",
         "_mask",
         "_outer",
@@ -68,8 +67,7 @@ class _Region(AbstractContextManager["Restore"]):
         self._outer: Any = fiber._rare.region
         self._mask = fiber._mask
         self._face = fiber._face
-        # An interrupt that this body handles already does not come up again for this region.
-        self._handled = fiber._icause is not None and not fiber._pend
+        # Only what is thrown inside comes up again (IN12, IN15).
         self._delivered = fiber._delivered
         self._mark = None
         stack = fiber._stack
@@ -95,7 +93,6 @@ class _Region(AbstractContextManager["Restore"]):
         # there to the fiber (PD13).
         self._fiber = self._mark = None
         self._leave(fiber)
-        self._rearm(fiber)
         del self._face, self._outer
         if mark and exc and interrupt_of(exc) is not None and not fiber._mask:
             # It is on its way out: thrown once, not again in the cleanup that follows.
@@ -106,7 +103,6 @@ class _Region(AbstractContextManager["Restore"]):
     def force_close(self, fiber: FiberCore) -> None:
         """The body ended without leaving the region."""
         self._leave(fiber)
-        self._rearm(fiber)
 
     def _leave(self, fiber: FiberCore) -> None:
         fiber._own_rare().region = self._outer
@@ -114,11 +110,6 @@ class _Region(AbstractContextManager["Restore"]):
         _set(fiber, self._mask, self._face)
         if inner is not self._face:  # else a restore() of this region was left open too
             inner._part(fiber)
-
-    def _rearm(self, fiber: FiberCore) -> None:
-        """What was caught inside is pending again (IN12, IN15)."""
-        if fiber._icause is not None and (not self._handled or fiber._delivered != self._delivered):
-            fiber._pend = True
 
     def _make_restore(self) -> AbstractContextManager[None]:
         return _Restored(self)
@@ -162,7 +153,8 @@ class _Restored(AbstractContextManager[None]):
             raise RuntimeError("restore() was left out of order or in another fiber")
         region._restored = None
         _set(fiber, self._mask, self._face)
-        region._rearm(fiber)
+        if fiber._delivered != region._delivered:
+            fiber._pend = True  # thrown in here, caught or not: see __enter__ of the region
         del self._face
 
 

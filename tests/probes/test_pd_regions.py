@@ -11,7 +11,9 @@ import fibers as fb
 from fibers import Effect, Interrupt
 from tests.probes.kit_f import (
     endless,
+    inner_task,
     interrupted,
+    interruptors,
     new_gate,
     note,
     parked,
@@ -457,3 +459,81 @@ async def test_restore_is_the_identity_in_a_finalizer() -> None:
 
     assert log == ["restored", "went on"]
     assert interrupted(by=7) == exit
+
+
+@pytest.mark.spec("PD17", "PD2")
+async def test_a_later_interrupt_does_not_cut_the_cleanup_behind_a_region() -> None:
+    """What restore raised and the region let out was the first one, thrown once."""
+    log, gate, cleanup = list[str](), new_gate(), new_gate()
+
+    @fb.effect
+    async def body() -> None:
+        try:
+            with fb.uninterruptible() as restore:
+                await gate
+                with restore():
+                    log.append("not reached")
+        finally:
+            await cleanup
+            log.append("cleaned up")
+
+    fiber = fb.run_fork(body())
+    fiber.interrupt_unsafe(by=7)
+    gate.set_result(1)
+    await turns()
+    fiber.interrupt_unsafe(by=8)
+    pending = fiber.poll()
+    cleanup.set_result(1)
+    exit = await fiber.exit()
+
+    assert pending is None
+    assert log == ["cleaned up"]
+    assert interruptors(exit) == [7, 8]
+
+
+@pytest.mark.spec("PD17", "PD2")
+async def test_what_restore_raised_is_the_interrupt_wherever_the_body_raises_it() -> None:
+    """Also where it was caught in the region and leaves the body behind it."""
+    gate = new_gate()
+
+    @fb.effect
+    async def body() -> None:
+        caught: asyncio.CancelledError | None = None
+        with fb.uninterruptible() as restore:
+            await gate
+            try:
+                restore().__enter__()
+            except asyncio.CancelledError as exc:
+                caught = exc
+        assert caught is not None
+        raise caught
+
+    fiber = fb.run_fork(body())
+    fiber.interrupt_unsafe(by=7)
+    gate.set_result(1)
+    exit = await fiber.exit()
+
+    assert interrupted(by=7) == exit
+
+
+@pytest.mark.spec("PD17", "PD2")
+async def test_what_restore_raises_counts_in_cancelling() -> None:
+    """From then on, as where an interrupt cuts a wait."""
+    counts, gate = list[int](), new_gate()
+
+    @fb.effect
+    async def body() -> None:
+        with fb.uninterruptible() as restore:
+            await gate
+            counts.append(inner_task().cancelling())
+            try:
+                restore().__enter__()
+            except asyncio.CancelledError:
+                counts.append(inner_task().cancelling())
+
+    fiber = fb.run_fork(body())
+    fiber.interrupt_unsafe(by=7)
+    gate.set_result(1)
+    await fiber.exit()
+
+    assert counts == [0, 1]
