@@ -77,10 +77,7 @@ def clear_await(tb: TracebackType | None) -> None:
         if frame.f_code.co_name == "__await__" and (
             frame.f_globals.get("__name__") in _AWAITING_MODULES
         ):
-            try:
-                frame.clear()
-            except RuntimeError:
-                pass  # of an effect that runs again meanwhile
+            frame.clear()  # it has ended: what is thrown in at its yield leaves it
             return
         tb = tb.tb_next
 

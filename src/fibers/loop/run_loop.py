@@ -331,8 +331,7 @@ class FiberCore(WithBodies):
         self._state = ENDED
         if self._registered:
             self._queue.live.pop(self, None)
-            if self._queue.loop is not None:
-                hooks.unregister_task(self)
+            hooks.unregister_task(self)
         if type(self._face) is InnerTask:
             if _references(self._face) > _UNSEEN_REFERENCES:
                 self._face._part(self)
