@@ -64,7 +64,7 @@ TESTS: Final = (
     "tests/probes/test_task_factory*.py",
     "tests/probes/test_tr_timeout_and_race.py",
     "tests/probes/test_wi_landing.py",
-    "tests/regressions/test_[deilor]*.py",
+    "tests/regressions/test_[deilorw]*.py",
 )
 
 _SLOW_TEST_SECONDS: Final = 0.5
