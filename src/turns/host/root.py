@@ -19,7 +19,15 @@ from fibers import Runtime
 from fibers.app import AppScope, Shutdown, Startup, StartupStepTimeoutError, occupy
 from fibers.app.shutdown import Step
 from fibers.app.startup import STEP_TIMEOUT_SECONDS
-from streamengine import AutoRetry, FileHistory, HistoryError, HistoryStore, Provider, StreamEngine
+from streamengine import (
+    AutoRetry,
+    FileHistory,
+    HistoryError,
+    HistoryStore,
+    Provider,
+    StreamEngine,
+    Tool,
+)
 
 from .config import Limits
 from .errors import HostError
@@ -61,12 +69,14 @@ class Opening:
         *,
         supervised: bool = True,
         auto_retry: bool = False,
+        tools: Sequence[Tool] = (),
     ) -> None:
         self._state = state
         self._make_provider = make_provider
         self._limits = limits
         self._supervised = supervised
         self._auto_retry = auto_retry
+        self._tools = tools
         self._history: HistoryStore | None = None
         self._root: Root | None = None
         self.app_scope = AppScope()
@@ -112,6 +122,7 @@ class Opening:
             history=self._history,
             provider=provider,
             scope=self.app_scope if self._supervised else None,
+            tools=self._tools,
         )
         if self._supervised:
             await occupy(self.app_scope, engine)

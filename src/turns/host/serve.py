@@ -8,7 +8,7 @@ the server stops, then the outer scope closes, and the lock is given back last.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -19,7 +19,7 @@ import fibers as fb
 from fibers import Scope
 from fibers.app import Startup, Watchdog, occupy
 from fibers.app.startup import Service
-from streamengine import HistoryError, Provider
+from streamengine import HistoryError, Provider, Tool
 
 from . import discovery, token
 from .api import Api
@@ -54,14 +54,16 @@ async def serve(
     on_ready: Callable[[Ready], object],
     *,
     make_provider: Callable[[], Provider] | None = None,
+    tools: Sequence[Tool] = (),
 ) -> None:
     """Serve until interrupted. Fails with what keeps it from starting.
 
     ``make_provider`` is asked once the state directory is locked; None: by the model's name.
+    ``tools``: what the model may call; the command line has none.
     """
     outer = Scope(name="host")
     made = make_provider or (lambda: provider_for(config.model, base_url=config.base_url))
-    await outer.use(_serve_in(outer, config, on_ready, made))
+    await outer.use(_serve_in(outer, config, on_ready, made, tools))
 
 
 @fb.effect(raises=(HostError, HistoryError))
@@ -70,6 +72,7 @@ async def _serve_in(
     config: ServeConfig,
     on_ready: Callable[[Ready], object],
     make_provider: Callable[[], Provider],
+    tools: Sequence[Tool],
 ) -> None:
     state = prepare(config.state)
     site = _Site(
@@ -81,6 +84,7 @@ async def _serve_in(
             config.limits,
             supervised=config.supervised,
             auto_retry=config.auto_retry and config.supervised,
+            tools=tools,
         ),
     )
 

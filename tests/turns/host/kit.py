@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 import fibers as fb
 from fibers import AbortSignal
 from fibers.app import Shutdown
-from streamengine import StreamRequest
+from streamengine import StreamRequest, Tool
 from streamengine.model import Finish, ProviderPart, TextDelta, TextEnd
 from turns.host.config import Limits, ServeConfig
 from turns.host.hub import Hub
@@ -166,14 +166,21 @@ class Live:
 
 @asynccontextmanager
 async def a_server(
-    state: Path, *, limits: Limits | None = None, auth: bool = True, auto_retry: bool = False
+    state: Path,
+    *,
+    limits: Limits | None = None,
+    auth: bool = True,
+    auto_retry: bool = False,
+    tools: Sequence[Tool] = (),
 ) -> AsyncGenerator[Live]:
     provider = TalkativeProvider()
     config = ServeConfig(
         state=state, port=0, auth=auth, limits=limits or Limits(), auto_retry=auto_retry
     )
     ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-    fiber = fb.run_fork(serve(config, ready.set_result, make_provider=lambda: provider))
+    fiber = fb.run_fork(
+        serve(config, ready.set_result, make_provider=lambda: provider, tools=tools)
+    )
     fiber.ignore_failure()
     try:
         said = await asyncio.wait_for(ready, BOUND_SECONDS)
