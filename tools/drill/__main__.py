@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from . import rows
+from . import rows, tool_rows
 from .rows import Row
 
 TRANSCRIPT_LINES = 8
@@ -34,6 +36,13 @@ def _situations(kills: int, seed: int) -> list[Situation]:
         rows.chat,
         functools.partial(rows.kills, times=kills, seed=seed),
         rows.unsupervised,
+        functools.partial(tool_rows.tools, held="slow", count=1),
+        functools.partial(tool_rows.tools, held="slow", count=8),
+        functools.partial(tool_rows.tools, held="slow", count=1, number=signal.SIGINT),
+        functools.partial(tool_rows.tools, held="deaf", count=1),
+        functools.partial(tool_rows.tools, held="threaded", count=1),
+        tool_rows.second_signal,
+        functools.partial(tool_rows.kills, times=max(1, kills // 5), seed=seed),
     ]
     if find_spec("ik_llama_cpp") is None:
         print("local model: not installed here (make local), its rows are left out")
@@ -42,11 +51,16 @@ def _situations(kills: int, seed: int) -> list[Situation]:
     return some
 
 
+def _name_of(situation: object) -> str:
+    """Module and function, as ``--only`` knows it."""
+    function: Any = getattr(situation, "func", situation)
+    return f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+
+
 async def _run(kills: int, seed: int, only: str) -> list[Row]:
     done: list[Row] = []
     for situation in _situations(kills, seed):
-        name = getattr(situation, "__name__", "") or repr(situation)
-        if only and only not in name:
+        if only and only not in _name_of(situation):
             continue
         with rows.folder() as folder:
             row = await situation(folder)

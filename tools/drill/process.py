@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ import httpx
 
 READY_SECONDS = 30.0
 ENDING_SECONDS = 15.0
+EVENT_SECONDS = 30.0
 
 
 @dataclass
@@ -29,10 +30,22 @@ class Seen:
     """When (seconds, monotonic) and what."""
     terminals: list[str] = field(default_factory=list[str])
     first: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: set[str] = field(default_factory=set[str])
+    """The ids of the tool calls that were run."""
+    results: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The results that were told, by the id of their call."""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at each event; who waits for one clears it."""
 
     @property
     def text(self) -> str:
         return "".join(delta for _, delta in self.deltas)
+
+    async def until(self, condition: Callable[[Seen], object]) -> None:
+        async with asyncio.timeout(EVENT_SECONDS):
+            while not condition(self):
+                self.news.clear()
+                await self.news.wait()
 
 
 @dataclass
@@ -64,6 +77,12 @@ class Server:
         self.url = url
         self.log = log
         self.reading: list[asyncio.Task[None]] = []
+
+    async def said(self, words: str) -> None:
+        """Wait until its log has these words."""
+        async with asyncio.timeout(EVENT_SECONDS):
+            while not any(words in line for line in self.log):  # noqa: ASYNC110  # a list tells of nothing
+                await asyncio.sleep(0.001)
 
     async def end(self, number: int = signal.SIGTERM) -> Ended:
         started = time.perf_counter()
@@ -135,8 +154,14 @@ def _note(seen: Seen, kind: str, data: str) -> None:
         fields: dict[str, Any] = json.loads(data)
         seen.deltas.append((time.monotonic(), fields["delta"]))
         seen.first.set()
+    elif kind == "tool-call-execution-start":
+        seen.begun.add(json.loads(data)["toolCallId"])
+    elif kind == "tool-call-end":
+        ended: dict[str, Any] = json.loads(data)
+        seen.results[ended["toolCallId"]] = ended.get("result")
     elif kind in ("stream-end", "stream-abort", "error"):
         seen.terminals.append(kind)
+    seen.news.set()
 
 
 async def say(client: httpx.AsyncClient, url: str, workspace: str, text: str) -> httpx.Response:

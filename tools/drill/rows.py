@@ -69,12 +69,14 @@ class Row:
         if not holds:
             self.broken.append(what)
 
-    def saw(self, ended: Ended) -> None:
-        """How the process ended, and the bars of every graceful end."""
+    def saw(self, ended: Ended, number: int = signal.SIGTERM, *, late_ms: int = 0) -> None:
+        """How the process ended after that signal, and the bars of every graceful end. ``late_ms``:
+        how much later than its budget it may leave.
+        """
         self.close_ms, self.exit_ms = ended.scope_close_ms(), ended.ms
         self.log = [line for line in ended.log if SHUTDOWN in line or ABANDONED in line]
-        self.check(ended.code == 128 + signal.SIGTERM, f"exit code {ended.code}")
-        self.check(ended.ms < OUTER_BUDGET_SECONDS * 1000, "over the outer budget")
+        self.check(ended.code == 128 + number, f"exit code {ended.code}")
+        self.check(ended.ms < OUTER_BUDGET_SECONDS * 1000 + late_ms, "over the outer budget")
         closes, stops = ended.at(CLOSED), ended.at(STOPPED)
         self.check(bool(closes and stops) and closes[0] < stops[0], "order of close and stop")
 
@@ -163,11 +165,10 @@ async def idle(folder: Path) -> Row:
 async def streams(folder: Path, count: int, *, kind: str = "flowing") -> Row:
     row = Row(f"{count} flowing" if kind == "flowing" else kind)
     state = folder / "state"
-    arguments = command(
-        "tools.drill.server", str(state), scripts.write(kind, folder), str(count + 8), "yes"
-    )
+    model = scripts.write(kind, folder)
+    arguments = command("tools.drill.server", str(state), model, "--streams", str(count + 8))
     if count <= 2:
-        arguments = serve_command(state, scripts.write(kind, folder))
+        arguments = serve_command(state, model)
     async with flowing(arguments, state, count, seconds=1.0) as flow:
         ended = await flow.server.end()
     _judge(row, flow, ended)
@@ -307,7 +308,7 @@ async def unsupervised(folder: Path) -> Row:
     row = Row("1 flowing, unsupervised")
     state = folder / "state"
     arguments = command(
-        "tools.drill.server", str(state), scripts.write("flowing", folder), "16", "no"
+        "tools.drill.server", str(state), scripts.write("flowing", folder), "--unsupervised"
     )
     async with flowing(arguments, state, 1, seconds=1.0) as flow:
         ended = await flow.server.end()
