@@ -16,7 +16,7 @@ MASK: Final = "[secret]"
 SHORTEST_SECRET: Final = 6
 """In characters. Something shorter stands in ordinary words, which it would garble."""
 
-# Both patterns look at each character a bounded number of times: what they search may be made by
+# The patterns look at each character a bounded number of times: what they search may be made by
 # an adversary, on the thread of the loop.
 _SHAPES: Final = re.compile(
     # The names that vendors begin their keys with, then what can be part of one.
@@ -31,6 +31,11 @@ _SECRET_NAME: Final = re.compile(r"_(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECA
 # Up to the last @ before the path: a password may hold one. It begins at `://` and not at the
 # scheme, which would be looked for anew at each letter of a text that has none.
 _USERINFO: Final = re.compile(r"(?<=[a-z0-9+.-]://)[^\s/\"'<>]+@", re.IGNORECASE)
+# Of a URL, or of a form that is sent.
+_QUERY: Final = re.compile(
+    r"(?<=[?&])([\w-]{0,32}(?:password|passwd|secret|token|api_?key)=)[^\s&#\"'<>]+",
+    re.IGNORECASE,
+)
 
 
 @final
@@ -76,8 +81,8 @@ def redact(text: str, secrets: Iterable[str | Secret] = ()) -> str:
     """``text`` without ``secrets``, and without what has the shape of one.
 
     Shapes: keys that begin as those of known vendors do, what stands behind ``Bearer`` or
-    ``api_key=``, the user and password of a URL. A secret under 6 characters is left: it would be
-    found in ordinary words.
+    ``api_key=``, the user and password of a URL, and what its query calls a password. A secret
+    under 6 characters is left: it would be found in ordinary words.
     """
     # The longest first: one may be a part of another, and its rest would stay.
     known = {s.reveal() if isinstance(s, Secret) else s for s in secrets}
@@ -85,6 +90,7 @@ def redact(text: str, secrets: Iterable[str | Secret] = ()) -> str:
         if len(secret) >= SHORTEST_SECRET:
             text = text.replace(secret, MASK)
     text = _USERINFO.sub(f"{MASK}@", text)
+    text = _QUERY.sub(rf"\1{MASK}", text)
     return _SHAPES.sub(_masked, text)
 
 

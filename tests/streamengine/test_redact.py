@@ -93,6 +93,8 @@ def test_a_short_secret_does_not_garble_words() -> None:
         ("Authorization: abcdef123456", f"Authorization: {MASK}"),
         ("https://me:pass@host/path", f"https://{MASK}@host/path"),
         ("postgres://admin@db:5432/x", f"postgres://{MASK}@db:5432/x"),
+        ("postgresql://db/x?a=1&password=p", f"postgresql://db/x?a=1&password={MASK}"),
+        ("/x?access_token=t.1&b=2#c", f"/x?access_token={MASK}&b=2#c"),
     ],
 )
 def test_what_has_the_shape_of_a_secret_is_taken_out(text: str, expected: str) -> None:
@@ -108,6 +110,7 @@ def test_what_has_the_shape_of_a_secret_is_taken_out(text: str, expected: str) -
         "set OPENAI_API_KEY, or ask somebody@example.test",
         "risk-based asking: task-oriented",
         "https://example.test/a?b=c@d",
+        "is it a token? token=5 of them, /list?tokens=all",
         "",
     ],
 )
@@ -128,7 +131,7 @@ def test_the_secrets_of_an_environment_are_known_by_their_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "hostile", ["a-", "api_key:", "authorization:", "a://b:", "sk-", "@", "://"]
+    "hostile", ["a-", "api_key:", "authorization:", "a://b:", "sk-", "@", "://", "?a", "&token"]
 )
 def test_no_text_of_the_other_side_holds_up_the_loop(hostile: str) -> None:
     # The size of the largest error body that is read. In proportion to it a search needs

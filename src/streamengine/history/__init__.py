@@ -9,7 +9,7 @@ from __future__ import annotations
 from .directory import FsyncPolicy
 from .lock import LockHolder, StateDirLock, StateDirLocked
 from .results import AppendedUser, CommitResult, Loaded, RecoveryReport
-from .store import FileHistory, HistoryStore, IoMode
+from .store import FileHistory, HistoryStore, IoMode, hold
 from .usage_log import UsageEntry, UsageSource
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "StateDirLocked",
     "UsageEntry",
     "UsageSource",
+    "hold",
 ]

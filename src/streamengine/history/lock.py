@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from pydantic import Field, ValidationError
 
 from ..model.base import CamelModel
 from ..model.errors import HistoryError
+from ..redact import MASK, redact
 from .directory import DurableDirectory
 
 LOCK_FILE: Final = ".lock"
@@ -153,10 +155,17 @@ class StateDirLock:
 
 def this_process() -> LockHolder:
     """This process, as another one that is refused shall read of it."""
-    command = " ".join(shlex.join(sys.orig_argv).split())  # on one line
+    command = " ".join(shlex.join(map(_shown, sys.orig_argv)).split())  # on one line
     if len(command) > _COMMAND_SHOWN_CHARACTERS:
         command = command[:_COMMAND_SHOWN_CHARACTERS] + "..."
     return LockHolder(pid=os.getpid(), since=datetime.now(UTC), command=command)
+
+
+def _shown(argument: str) -> str:
+    """Without the password of a URL. One argument is known to be no more than one URL, so nothing
+    in front of its last @ can be anything else.
+    """
+    return redact(re.sub(r"(://).*@", rf"\1{MASK}@", argument, flags=re.DOTALL))
 
 
 def _is_alive(pid: int) -> bool:

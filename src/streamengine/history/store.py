@@ -198,6 +198,27 @@ class _Workspace:
         return self.lane.is_idle and not self.files.has_reservations
 
 
+def hold(state_directory: Path) -> Effect[None, HistoryError]:
+    """Lock a state directory against other processes for as long as the scope in the context lives:
+    for who keeps its history elsewhere. Fails with StateDirLocked, which names the other process.
+    """
+    lock = StateDirLock(state_directory)
+
+    @effect
+    async def give_back() -> None:
+        try:
+            lock.release()
+        except HistoryError as error:
+            # The lock itself is given back all the same, only its note stayed.
+            _log.warning("%s", error)
+
+    @effect(raises=HistoryError)
+    async def take() -> None:
+        lock.acquire()
+
+    return acquire_release(take(), lambda _none, _exit: give_back())
+
+
 @final
 class FileHistory(HistoryStore):
     """Conversations in files, one directory a workspace, under `<state directory>/workspaces`.
@@ -231,22 +252,7 @@ class FileHistory(HistoryStore):
         """The history of a state directory, locked against other processes for as long as the
         scope in the context lives. Fails with StateDirLocked, which names the other process.
         """
-        lock = StateDirLock(state_directory)
-
-        @effect(raises=HistoryError)
-        async def take() -> FileHistory:
-            lock.acquire()
-            return FileHistory(state_directory, fsync=fsync, io=io)
-
-        @effect
-        async def give_back() -> None:
-            try:
-                lock.release()
-            except HistoryError as error:
-                # The lock itself is given back all the same, only its note stayed.
-                _log.warning("%s", error)
-
-        return acquire_release(take(), lambda _history, _exit: give_back())
+        return hold(state_directory).map(lambda _: FileHistory(state_directory, fsync=fsync, io=io))
 
     def load(self, workspace_id: str) -> Effect[Loaded, HistoryError]:
         return self._in(workspace_id, load)

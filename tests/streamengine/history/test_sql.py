@@ -158,7 +158,16 @@ asyncio.run(fb.Runtime().run(fb.scoped(hold())))
 # ---- what else goes wrong
 
 
-@pytest.mark.parametrize("url", ["", "mysql://root:secret@host/db", "no url", "/tmp/secret.db"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "mysql://root:secret@host/db",
+        "no url",
+        "/tmp/secret.db",
+        "postgresql://me:secret@host:port/db",
+    ],
+)
 async def test_a_url_of_something_else_is_refused_without_telling_it(url: str) -> None:
     with pytest.raises(HistoryError) as caught:
         SqlHistory(url)
@@ -167,8 +176,38 @@ async def test_a_url_of_something_else_is_refused_without_telling_it(url: str) -
     assert "sqlite:" in caught.value.way_out
 
 
-async def test_a_password_is_in_no_error() -> None:
-    history = SqlHistory("postgresql://someone:secret@127.0.0.1:1/none")
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
+async def test_a_database_in_memory_is_refused(url: str) -> None:
+    with pytest.raises(HistoryError, match="gone with the process"):
+        SqlHistory(url)
+
+
+async def test_an_at_sign_in_a_password_is_refused_and_none_of_it_told() -> None:
+    """What stands behind the first of two would be taken for a part of the host, and shown."""
+    with pytest.raises(HistoryError) as caught:
+        SqlHistory("postgresql://me:sec@ret@host/db")
+
+    assert "ret@" not in str(caught.value)
+    assert "%40" in caught.value.way_out
+
+
+async def test_an_option_that_the_driver_does_not_know_is_told() -> None:
+    with pytest.raises(HistoryError) as caught:
+        await fb.scoped(SqlHistory.open("postgresql://127.0.0.1:1/db?sslmode=require"))
+
+    assert "sslmode" in caught.value.message
+    assert "ssl=require" in caught.value.way_out
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://someone:secret@127.0.0.1:1/none",
+        "postgresql://127.0.0.1:1/none?user=someone&password=secret",
+    ],
+)
+async def test_a_password_is_in_no_error(url: str) -> None:
+    history = SqlHistory(url)
 
     with pytest.raises(HistoryError) as caught:
         await history.read(WORKSPACE)

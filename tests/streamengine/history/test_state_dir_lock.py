@@ -65,6 +65,28 @@ def test_a_second_holder_is_refused_and_the_first_one_named(tmp_path: Path) -> N
     assert str(tmp_path) in caught.value.path
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "postgresql://me:hush-pw@host/db",
+        "--history=postgresql://me:hush-pw@host/db",
+        "postgresql://me:a/hush-pw'b c@host/db",
+        "postgresql://host/db?user=me&password=hush-pw",
+    ],
+)
+def test_a_password_of_its_command_line_is_not_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["fiberscope", "serve", argument])
+
+    with StateDirLock(tmp_path):
+        note = (tmp_path / ".lock-holder.json").read_text()
+
+    assert "hush-pw" not in note
+    assert "fiberscope serve" in note
+    assert "host/db" in note
+
+
 def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
     with another_process(tmp_path) as other:
         with pytest.raises(StateDirLocked):

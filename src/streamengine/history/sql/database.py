@@ -31,10 +31,10 @@ class Database:
     def __init__(self, url: str, *, fsync: FsyncPolicy) -> None:
         """`url`: "sqlite:////path/to/file" or "postgresql://user@host/name".
 
-        Raises HistoryError for any other.
+        Raises HistoryError for any other. ``place`` is the URL as it may be shown.
         """
         self.url = _url_of(url)
-        self.place = self.url.render_as_string(hide_password=True)
+        self.place = _shown(self.url)
         self._fsync: FsyncPolicy = fsync
         self._engine: AsyncEngine | None = None
 
@@ -46,7 +46,7 @@ class Database:
     def file(self) -> Path | None:
         """The file of an SQLite database."""
         name = self.url.database
-        return Path(name).absolute() if self.is_sqlite and name and name != ":memory:" else None
+        return Path(name).absolute() if self.is_sqlite and name else None
 
     @property
     def connections(self) -> int:
@@ -116,15 +116,32 @@ def _begin(connection: Connection) -> None:
 def _url_of(text: str) -> URL:
     try:
         url = make_url(text)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # ValueError: a port that is no number
         url = None
     backend = None if url is None else url.get_backend_name()
     if url is None or backend not in _DRIVERS:
         # The text may hold a password.
-        raise HistoryError(
-            "io",
-            "the database",
-            "its URL is none that this version can use",
-            'Give one such as "sqlite:////path/to/file" or "postgresql://user@host/name".',
-        )
+        raise _no_url("its URL is none that this version can use")
+    if "@" in (url.host or ""):
+        raise _no_url("its URL has more than one @, and one may be of a password", _ESCAPED)
+    if backend == "sqlite" and url.database in (None, "", ":memory:"):
+        raise _no_url("its URL names no file, and what is in memory is gone with the process")
     return url.set(drivername=_DRIVERS[backend])
+
+
+_ESCAPED: Final = "Write @, : and / in a user or a password as %40, %3A and %2F."
+
+
+def _no_url(
+    problem: str,
+    way_out: str = 'Give one such as "sqlite:////path/to/file" or "postgresql://user@host/name".',
+) -> HistoryError:
+    return HistoryError("io", "the database", problem, way_out)
+
+
+def _shown(url: URL) -> str:
+    """Without the password, wherever in the URL it stands."""
+    masked = {name: "hidden" for name in url.query if "pass" in name.lower()}
+    # Not the driver: nobody has written it.
+    plain = url.set(drivername=url.get_backend_name()).update_query_dict(masked)
+    return plain.render_as_string(hide_password=True)

@@ -11,6 +11,7 @@ from typing import Final, final
 from sqlalchemy import delete, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from ...model.errors import HistoryError
 from ..lock import LockHolder, StateDirLock, StateDirLocked, this_process
 from . import schema
 from .database import Database
@@ -41,7 +42,7 @@ class DatabaseLock:
                 self._file_lock.acquire()
         elif not self._database.is_sqlite:
             with reported(self._database.place):
-                connection = await self._database.engine.connect()
+                connection = await self._connected()
                 try:
                     taken = await connection.scalar(text(f"SELECT pg_try_advisory_lock({_KEY})"))
                     # The lock is of the session and outlives the transaction.
@@ -78,6 +79,18 @@ class DatabaseLock:
                     await connection.commit()
                 finally:
                     await connection.close()
+
+    async def _connected(self) -> AsyncConnection:
+        """The first connection to this database: what its URL asks for is tried out here."""
+        try:
+            return await self._database.engine.connect()
+        except TypeError as error:
+            raise HistoryError(
+                "io",
+                self._database.place,
+                f"its URL has an option that the driver doesn't know ({error})",
+                "Leave it out; ssl=require is what sslmode=require is called here.",
+            ) from error
 
     async def _holder(self, connection: AsyncConnection) -> LockHolder | None:
         known = await connection.scalar(text("SELECT to_regclass('history_holder')"))
