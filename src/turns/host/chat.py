@@ -21,6 +21,7 @@ from fibers.app.startup import STEP_TIMEOUT_SECONDS
 from streamengine import Event, HistoryError, Provider, SendError, StreamRequest
 from streamengine.history import StateDirLocked
 from streamengine.model import ErrorEvent, StreamAbortEvent, StreamDeltaEvent, StreamEndEvent
+from streamengine.redact import Secret
 
 from . import discovery
 from .config import Limits
@@ -44,6 +45,8 @@ class ChatConfig:
     limits: Limits
     step_seconds: float = STEP_TIMEOUT_SECONDS
     """For each step of the start of a root of its own."""
+    database: Secret | None = None
+    """What a root of its own keeps conversations in, see ServeConfig."""
 
 
 @fb.effect(raises=(HostError, HistoryError, SendError))
@@ -64,7 +67,13 @@ async def chat(config: ChatConfig, make_provider: Callable[[], Provider]) -> int
 async def _chat_as_root(
     state: Path, config: ChatConfig, make_provider: Callable[[], Provider]
 ) -> int:
-    root = await open_root(state, make_provider, config.limits, step_seconds=config.step_seconds)
+    root = await open_root(
+        state,
+        make_provider,
+        config.limits,
+        step_seconds=config.step_seconds,
+        database=config.database,
+    )
     terminal = Terminal()
     answer = Answering(root, config.workspace, terminal)
     return await answer.run(config.text).on_exit(answer.clean_up)

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 import fibers as fb
 from streamengine.model import check_id
+from streamengine.redact import Secret
 
 from . import logs
 from .chat import ChatConfig, chat
@@ -31,6 +32,8 @@ from .config import (
     step_seconds_of,
 )
 from .errors import HostError, UsageError
+from .histories import HISTORY_VARIABLE, database_of
+from .histories import KNOWN as KNOWN_DATABASES
 from .models import KNOWN, provider_for
 from .program import complain, run
 from .ps import INTERVAL_SECONDS, PsConfig, ps
@@ -51,6 +54,16 @@ State = Annotated[
         metavar="DIR",
         help="Where conversations are kept.",
         show_default="~/.local/state/fiberscope",
+    ),
+]
+History = Annotated[
+    str | None,
+    typer.Option(
+        "--history",
+        envvar=HISTORY_VARIABLE,
+        metavar="URL",
+        help=f"A database to keep conversations in: {KNOWN_DATABASES}.",
+        show_default="files in --state",
     ),
 ]
 Model = Annotated[str, typer.Option("--model", metavar="NAME", help=f"One of {KNOWN}.")]
@@ -82,6 +95,7 @@ def common(
 def serve_command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = DEFAULT_PORT,
     state: State = None,
+    history: History = None,
     model: Model = DEFAULT_MODEL,
     base_url: BaseUrl = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = DEFAULT_HOST,
@@ -103,6 +117,7 @@ def serve_command(
     try:
         config = ServeConfig(
             state=state or default_state(),
+            database=_database(history),
             host=host,
             port=port,
             model=model,
@@ -135,6 +150,7 @@ def _say_ready(ready: Ready) -> None:
 def chat_command(
     text: Annotated[str, typer.Argument(help="The message; - reads it from standard input.")],
     state: State = None,
+    history: History = None,
     model: Annotated[
         str,
         typer.Option("--model", metavar="NAME", help=f"Where no server runs: {KNOWN}."),
@@ -154,7 +170,12 @@ def chat_command(
     except ValueError as error:
         raise UsageError(f"--workspace: {error}") from error
     config = ChatConfig(
-        state or default_state(), workspace, _message(text, limits), limits, step_seconds_of()
+        state or default_state(),
+        workspace,
+        _message(text, limits),
+        limits,
+        step_seconds_of(),
+        _database(history),
     )
     logs.configure(logs.level_of(default="warning"))
     run(chat(config, lambda: provider_for(model, base_url=base_url)))
@@ -176,6 +197,10 @@ def ps_command(
     """Show what is alive in the running server: scopes, fibers, where each one waits."""
     logs.configure(logs.level_of(default="warning"))
     run(ps(PsConfig(state or default_state(), once, as_json, interval)))
+
+
+def _database(url: str | None) -> Secret | None:
+    return database_of(url) if url else None
 
 
 def _message(text: str, limits: Limits) -> str:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fibers.app.startup import STEP_TIMEOUT_SECONDS
 from fibers.app.watchdog import THRESHOLD_SECONDS
+from streamengine.redact import Secret
 
 from .errors import UsageError
 
@@ -53,9 +54,11 @@ class Limits(BaseModel):
 class ServeConfig(BaseModel):
     """What ``serve`` is told."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     state: Path
+    database: Secret | None = None
+    """The URL of the database that conversations are kept in. None: in files of ``state``."""
     host: str = DEFAULT_HOST
     port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
     """0: any free one."""

@@ -37,6 +37,11 @@ def keep_secret(secret: str) -> None:
     _secrets.add(secret)
 
 
+def without_secrets(text: str) -> str:
+    """``text`` as the log would show it."""
+    return redact(text, _secrets)
+
+
 def level_of(environment: Mapping[str, str] = os.environ, *, default: str = "info") -> int:
     """The level that the environment asks for. Raises UsageError."""
     name = environment.get(LEVEL_VARIABLE) or default
@@ -89,12 +94,12 @@ def one_line(_logger: Any, _method: str, event: EventDict) -> str:
     head = " ".join(_shown(event[key], quoted=False) for key in _ORDER if key in event)
     rest = (f"{key}={_shown(value)}" for key, value in event.items() if key not in _ORDER)
     # Once more, as the name of a value may say that it is one.
-    return redact(" ".join((head, *rest)), _secrets)
+    return without_secrets(" ".join((head, *rest)))
 
 
 def _shown(value: object, *, quoted: bool = True) -> str:
     # Before it is cut or quoted: what is left of a secret then is none that could be found.
-    text = redact(value if isinstance(value, str) else str(value), _secrets)
+    text = without_secrets(value if isinstance(value, str) else str(value))
     if len(text) > _VALUE_SHOWN_CHARACTERS:
         text = text[:_VALUE_SHOWN_CHARACTERS] + "..."
     if not quoted or _PLAIN.fullmatch(text):

@@ -9,6 +9,7 @@ import fibers as fb
 from streamengine import HistoryError, SendError
 
 from .errors import FAILED, HostError
+from .logs import without_secrets
 from .text import escaped
 
 
@@ -42,6 +43,6 @@ def run(root: fb.Effect[int, Any]) -> NoReturn:
 
 
 def complain(text: str) -> None:
-    """One line for a person, on standard error."""
-    sys.stderr.write(f"fiberscope: {escaped(text)}\n")
+    """One line for a person, on standard error; no secret that the log would not show either."""
+    sys.stderr.write(f"fiberscope: {escaped(without_secrets(text))}\n")
     sys.stderr.flush()

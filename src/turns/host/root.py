@@ -1,6 +1,6 @@
 """Root: what every program of this host is built of, and how it ends.
 
-One state directory, its lock, the history in it, the engine, the app scope. The scope that the root
+One state directory, its lock, the history, the engine, the app scope. The scope that the root
 is opened in is the outer one: it closes last, and gives the lock back last of all.
 """
 
@@ -21,16 +21,17 @@ from fibers.app.shutdown import Step
 from fibers.app.startup import STEP_TIMEOUT_SECONDS
 from streamengine import (
     AutoRetry,
-    FileHistory,
     HistoryError,
     HistoryStore,
     Provider,
     StreamEngine,
     Tool,
 )
+from streamengine.redact import Secret
 
 from .config import Limits
 from .errors import HostError
+from .histories import open_history
 from .models import ImpatientProvider
 from .state import sweep
 
@@ -70,6 +71,7 @@ class Opening:
         supervised: bool = True,
         auto_retry: bool = False,
         tools: Sequence[Tool] = (),
+        database: Secret | None = None,
     ) -> None:
         self._state = state
         self._make_provider = make_provider
@@ -77,6 +79,7 @@ class Opening:
         self._supervised = supervised
         self._auto_retry = auto_retry
         self._tools = tools
+        self._database = database
         self._history: HistoryStore | None = None
         self._root: Root | None = None
         self.app_scope = AppScope()
@@ -106,9 +109,9 @@ class Opening:
         """What can wait until the start is over."""
         return [("state.sweep", lambda: asyncio.to_thread(sweep, self._state))]
 
-    @fb.effect(raises=HistoryError)
+    @fb.effect(raises=(HistoryError, HostError))
     async def _open_history(self) -> None:
-        self._history = await FileHistory.open(self._state)
+        self._history = await open_history(self._state, self._database)
 
     @fb.effect(raises=Exception)
     async def _open_engine(self) -> None:
@@ -145,11 +148,12 @@ async def open_root(
     *,
     supervised: bool = True,
     step_seconds: float = STEP_TIMEOUT_SECONDS,
+    database: Secret | None = None,
 ) -> Root:
     """Take the state directory, put it in order, build the rest. What ``make_provider`` raises
-    passes through. Fails with StateDirLocked where another process has it.
+    passes through. Fails with StateDirLocked where another process has it, or the ``database``.
     """
-    opening = Opening(state, make_provider, limits, supervised=supervised)
+    opening = Opening(state, make_provider, limits, supervised=supervised, database=database)
     startup = Startup(opening.steps, step_seconds, shutdown=opening.shutdown([]))
     await started(startup)
     return opening.root

@@ -26,6 +26,7 @@ from .api import Api
 from .app import make_app
 from .config import ServeConfig
 from .errors import HostError
+from .histories import kind_of
 from .hub import Hub
 from .models import provider_for
 from .root import Opening, Root, started
@@ -85,6 +86,7 @@ async def _serve_in(
             supervised=config.supervised,
             auto_retry=config.auto_retry and config.supervised,
             tools=tools,
+            database=config.database,
         ),
     )
 
@@ -92,7 +94,14 @@ async def _serve_in(
     async def work() -> None:
         await started(site.startup)
         url = f"http://{_reachable(config.host)}:{site.port}"
-        _log.info("serving", url=url, model=config.model, state=str(state), auth=config.auth)
+        _log.info(
+            "serving",
+            url=url,
+            model=config.model,
+            state=str(state),
+            history=kind_of(config.database),
+            auth=config.auth,
+        )
         on_ready(Ready(url if site.access is None else site.access.url(url), site.port))
         await site.serving()
 
