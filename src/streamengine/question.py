@@ -21,6 +21,8 @@ class Question:
 
     row: UserRow
     so_far: tuple[MessagePart, ...] = ()
+    tried_before: bool = False
+    """Whether an answer to it may have been begun before, and may have ended somehow."""
 
     @property
     def sequence(self) -> int | None:
@@ -67,7 +69,7 @@ def open_question(rows: Sequence[Row]) -> Question | None:
     so_far: list[MessagePart] = []
     for row in reversed(rows):
         if isinstance(row, UserRow):
-            return Question(row, speaking(so_far))
+            return Question(row, speaking(so_far), tried_before=True)
         if not row.is_partial and not _ended_at_its_tools(row):
             return None
         parts = list(without_refused(row.parts))

@@ -24,6 +24,7 @@ from .model.request import AbortReason, StreamRequest
 from .options import EngineOptions, StartOptions
 from .payloads import text_of
 from .question import Question, open_question, user_row
+from .sidecar import note_begin
 from .stream import StopWish, Stream
 from .supervise import SYSTEM
 from .tools import Toolbox
@@ -218,7 +219,8 @@ class Starting:
             answered = answer_in(await self._history.read_archive(workspace_id), request)
             if answered is not None:
                 return answered
-        return await self._answer(workspace_id, request, start, Question(stored.row))
+        question = Question(stored.row, tried_before=not stored.is_new)
+        return await self._answer(workspace_id, request, start, question)
 
     async def _again(
         self, workspace_id: str, request: StreamRequest | None, start: Start
@@ -244,6 +246,8 @@ class Starting:
                 await release(self._history, workspace_id, start.message_id)
         if start.stream is not None and launch is not None:
             try:
+                if question.tried_before:
+                    await self._begin_anew(start.stream)
                 await self._announce(start.stream, start.options)
             except BaseException:
                 # Failed, or its caller was interrupted: nobody has the handle.
@@ -255,21 +259,39 @@ class Starting:
         self._answers.remember(workspace_id, request, start.handle)
         return start.handle
 
+    async def _begin_anew(self, stream: Stream) -> None:
+        noted = await self._before_launch("begin", stream, note_begin(self._history, stream))
+        if isinstance(noted, fb.Failure):
+            _log.warning(
+                "a further try is not noted: after a crash the one before decides",
+                workspaceId=stream.workspace_id,
+                messageId=stream.message_id,
+                error=text_of(noted.failure().squash()),
+            )
+
     async def _announce(self, stream: Stream, options: StartOptions) -> None:
-        """The caller's own durable work on a stream that is registered, before its first event. A
-        stop in the meantime is told at once; the work is then the stream scope's to end.
-        """
-        if options.on_constructed is None or stream.stop is not None:
+        """The caller's own durable work on a stream that is registered, before its first event."""
+        if options.on_constructed is None:
             return
         work = options.on_constructed(stream.message_id, stream.history_sequence)
-        announced = await work.fork_in(stream.work)
-        announced.set_name(f"on_constructed of {stream.workspace_id}/{stream.message_id}")
-        announced.ignore_failure()
-        await fb.race_first(announced.exit(), stream.completing.wait())
-        failed = announced.poll()
+        failed = await self._before_launch("on_constructed", stream, work)
         if isinstance(failed, fb.Failure) and stream.stop is None:
             exc = failed.failure().squash()
             raise SendError("on_constructed", text_of(exc)) from exc
+
+    async def _before_launch(
+        self, name: str, stream: Stream, work: fb.Effect[Any, Any]
+    ) -> fb.Exit[Any, Any] | None:
+        """Do ``work``. A stop in the meantime is told at once; the work is then the stream scope's
+        to end, and the answer is None.
+        """
+        if stream.stop is not None:
+            return None
+        fiber = await work.fork_in(stream.work)
+        fiber.set_name(f"{name} of {stream.workspace_id}/{stream.message_id}")
+        fiber.ignore_failure()
+        await fb.race_first(fiber.exit(), stream.completing.wait())
+        return fiber.poll()
 
     # ---- what was there before
 

@@ -45,6 +45,8 @@ def startup_verdict(
         return "nothing-interrupted"
     if not note.auto_retry:
         return "opted-out"
+    if _was_begun_again(relevant, note):
+        return "retry"
     last = relevant[-1]
     end = _end_of(relevant, note)
     reasons = {last.metadata.abort_reason, None if end is None else end.abort_reason}
@@ -68,6 +70,17 @@ def asks_a_person(parts: Sequence[MessagePart], ask_user_tools: Collection[str])
 
 def _is_interrupted(row: Row) -> bool:
     return isinstance(row, UserRow) or row.is_partial
+
+
+def _was_begun_again(rows: Sequence[Row], note: WorkspaceNote) -> bool:
+    """Whether a later try than the one whose row stands last was begun and left no trace but this:
+    how those before it had ended counts no more.
+    """
+    end = note.last_end
+    if end is None or end.is_known or end.message_id == rows[-1].id:
+        return False
+    asked = next((row for row in reversed(rows) if isinstance(row, UserRow)), None)
+    return asked is not None and end.after_sequence == asked.metadata.history_sequence
 
 
 def _end_of(rows: Sequence[Row], note: WorkspaceNote) -> LastEnd | None:

@@ -26,6 +26,13 @@ class LastEnd(CamelModel):
     asks_a_person: bool = False
     """True where it ended while it waited for a person's answer."""
 
+    @property
+    def is_known(self) -> bool:
+        """False while all that is known is that the answer was begun, in the place of an earlier
+        one: its own end comes to stand here, if the process lives to see it.
+        """
+        return self.asks_a_person or not (self.abort_reason is None and self.error_type is None)
+
 
 class WorkspaceNote(CamelModel):
     """The note of a workspace. An empty one says nothing."""

@@ -298,6 +298,36 @@ async def test_what_a_crash_cut_off_is_taken_up(
     await dead.scope.close()
 
 
+@pytest.mark.spec("I10", "E30")
+@pytest.mark.parametrize("said", ["", "Once upon"])
+@pytest.mark.parametrize("verdict", ["stopped", "not-retryable"])
+async def test_a_further_try_that_a_crash_cut_off_is_taken_up_whatever_the_first_came_to(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path, verdict: str, said: str
+) -> None:
+    """The try dies before its first word, so that nothing on disk but the note tells of it."""
+    first, again = Line(), Line()
+    dead = await serve(rt, clock, tmp_path, first, again)
+    handle = await dead.desk.start("Tell me")
+    first.give(text(said))
+    await dead.desk.idle()
+    if verdict == "stopped":
+        await dead.desk.stop("user")
+    else:
+        first.give(ErrorPart(error={"message": "no such key", "status": 401}))
+    assert (await dead.desk.done(handle)).status in ("aborted", "failed")
+    left = await serve(rt, clock, tmp_path, WHOLE)
+    assert await left.recover() == {WORKSPACE: verdict}
+    await rt.run(dead.desk.engine.resume_stream(WORKSPACE))
+    await dead.desk.idle()
+
+    # The files as they are now, with a process that knows nothing of the first.
+    after = await serve(rt, clock, tmp_path, WHOLE)
+    assert await after.recover() == {WORKSPACE: "retry"}
+    await after.scope.close()
+    await left.scope.close()
+    await dead.scope.close()
+
+
 @pytest.mark.spec("I10")
 async def test_a_failure_that_another_try_cant_mend_is_left_alone_by_the_next_process(
     rt: fb.Runtime, clock: TestClock, tmp_path: Path

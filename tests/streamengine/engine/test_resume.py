@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import fibers as fb
 from fibers.testing import TestClock
-from streamengine import Event, SendError, StreamRequest
+from streamengine import Event, HistoryError, SendError, StreamRequest
 from streamengine.model import (
     AbortReason,
     Finish,
@@ -19,7 +21,7 @@ from streamengine.model import (
     ToolPart,
     UserRow,
 )
-from streamengine.model.note import LastEnd
+from streamengine.model.note import LastEnd, WorkspaceNote
 
 from .kit import FINISH, TEXT_END, WHOLE, WORKSPACE, Desk, Line, make_desk, says, text
 
@@ -209,6 +211,64 @@ async def test_a_stop_while_the_answer_is_only_starting_is_noted(
     assert d.tape.events == []
     end = await last_end(d)
     assert end == LastEnd(message_id=handle.message_id, after_sequence=0, abort_reason="user")
+
+
+async def test_a_further_try_is_noted_before_its_first_event(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path
+) -> None:
+    d = make_desk(rt, clock, tmp_path, BROKEN, Line())
+    await d.done(await d.start("Tell me"))
+    noted: list[str] = []
+
+    def look(event: Event) -> None:
+        if event.type == "stream-start":
+            noted.append((tmp_path / "workspaces" / WORKSPACE / "note.json").read_text())
+
+    d.tape.on_event = look
+    handle = await d.rt.run(d.engine.resume_stream(WORKSPACE))
+    await d.idle()
+    (note,) = map(WorkspaceNote.model_validate_json, noted)
+    assert note.last_end == LastEnd(message_id=handle.message_id, after_sequence=0)
+    await d.stop()
+
+
+async def test_a_stop_of_a_further_try_is_what_stays_noted(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while the begin is being noted, by a store that no interrupt reaches, and is done
+    before that.
+    """
+    d = make_desk(rt, clock, tmp_path, BROKEN, Line())
+    await d.done(await d.start("Tell me"))
+    begun, go = asyncio.Event(), asyncio.Event()
+    real = d.history.update_note
+
+    def late(*what: Any) -> fb.Effect[WorkspaceNote, HistoryError]:
+        begun.set()
+        update = fb.Effect.promise(go.wait).flat_map(lambda _: real(*what))
+        return update.uninterruptible()
+
+    monkeypatch.setattr(d.history, "update_note", late)
+    resuming = rt.run_fork(d.engine.resume_stream(WORKSPACE))
+    await begun.wait()
+    await d.stop("user")
+    go.set()
+    await d.pass_time(1)
+    handle = (await resuming.exit()).unwrap()
+    end = await last_end(d)
+    assert end == LastEnd(message_id=handle.message_id, after_sequence=0, abort_reason="user")
+    assert d.tape.of(handle.message_id) == ["stream-abort"]
+
+
+async def test_a_further_try_goes_on_where_it_cant_be_noted(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path
+) -> None:
+    d = make_desk(rt, clock, tmp_path, BROKEN, WHOLE)
+    await d.done(await d.start("Tell me"))
+    d.history.fail("update_note")
+    with capture_logs() as logs:
+        assert await resume(d) == "completed"
+    assert any("not noted" in log["event"] for log in logs)
 
 
 async def test_a_whole_answer_leaves_no_note(

@@ -98,6 +98,27 @@ def test_a_question_to_a_person_waits() -> None:
     assert startup_verdict([asked(), over], EMPTY) == "retry"
 
 
+@pytest.mark.spec("I10", "E30")
+def test_only_the_last_try_counts() -> None:
+    """One that was begun and left no word: how the try before it had ended is no end of it."""
+    begun = ended(after=0, message="a_9")
+    assert startup_verdict([asked()], begun) == "retry"
+    assert startup_verdict([asked(), answered(partial=True, reason="user")], begun) == "retry"
+    assert startup_verdict([asked(), answered()], begun) == "nothing-interrupted"
+    opted_out = begun.model_copy(update={"auto_retry": False})
+    assert startup_verdict([asked()], opted_out) == "opted-out"
+
+
+def test_a_try_that_was_begun_and_has_a_row_ended_as_that_says() -> None:
+    rows = [asked(), answered(partial=True, reason="user")]
+    assert startup_verdict(rows, ended(after=0, message="a_1")) == "stopped"
+
+
+def test_a_try_that_was_begun_for_an_earlier_message_says_nothing() -> None:
+    rows = [asked(), asked(2), answered(3, partial=True, reason="user")]
+    assert startup_verdict(rows, ended(after=0, message="a_9")) == "stopped"
+
+
 def test_rows_that_nobody_answers_are_passed_over() -> None:
     report = UserRow(id="u_9", metadata=RowMetadata(history_sequence=9))
     rows = [asked(), answered(), report]
