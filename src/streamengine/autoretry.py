@@ -23,6 +23,7 @@ from .model.errors import HistoryError
 from .model.events import ErrorEvent, Event, StreamAbortEvent, StreamEndEvent, StreamStartEvent
 from .model.note import LastEnd, WorkspaceNote
 from .model.rows import AssistantRow, Row, UserRow
+from .recovered import log_not_recovered, log_recovered
 from .retry import RetryManager, RetryState
 from .startup import ASK_USER, StartupVerdict, asks_a_person, startup_verdict
 
@@ -203,8 +204,8 @@ class AutoRetry(Occupant):
         return self._recover()
 
     def take_up(self, workspace_id: str) -> Effect[TakenUp, HistoryError]:
-        """Put one workspace in order, in the place of the history's load, and take up what the last
-        process left interrupted there.
+        """Put one workspace in order, in the place of the history's load, say in the log what was
+        found, and take up what the last process left interrupted there.
         """
         return self._take_up(workspace_id)
 
@@ -215,10 +216,9 @@ class AutoRetry(Occupant):
             try:
                 taken = await self._take_up(workspace_id)
             except HistoryError as error:
-                _log.warning("recovery", workspaceId=workspace_id, problem=str(error))
+                log_not_recovered(workspace_id, error, then="it is tried again in a second")
                 self._take_up_later(workspace_id)
             else:
-                _log_report(workspace_id, taken.loaded)
                 verdicts[workspace_id] = taken.verdict
         return verdicts
 
@@ -227,13 +227,8 @@ class AutoRetry(Occupant):
         again = Schedule.exponential(1.0).up_to(READS_AGAIN - 1)
 
         def give_up(error: HistoryError) -> Effect[None]:
-            return Effect.sync(
-                lambda: _log.warning(
-                    "recovery given up; its next start tries again",
-                    workspaceId=workspace_id,
-                    problem=str(error),
-                )
-            )
+            then = "its next start tries again"
+            return Effect.sync(lambda: log_not_recovered(workspace_id, error, then=then))
 
         later = fb.sleep(1).flat_map(lambda _: self._take_up(workspace_id))
         work = later.retry(again).map(lambda _: None).catch(give_up)
@@ -246,6 +241,7 @@ class AutoRetry(Occupant):
         # Before the load, which drops a partial that is nothing but an unanswered question (P7).
         partial = await self._history.read_partial(workspace_id)
         loaded = await self._history.load(workspace_id)
+        log_recovered(loaded.report)
         note = await self._history.read_note(workspace_id)
         if partial is not None and asks_a_person(partial.parts, self._ask_user_tools):
             note = await self._remember_question(workspace_id, partial, loaded)
@@ -261,6 +257,7 @@ class AutoRetry(Occupant):
             ask_user_tools=self._ask_user_tools,
         )
         if verdict == "retry":
+            _log.info("an interrupted answer is taken up again", workspaceId=workspace_id)
             last = [row for row in loaded.rows if self._is_relevant(row)][-1]
             self._manager(workspace_id).handle_failure(last.id, INTERRUPTED)
         return TakenUp(loaded, verdict)
@@ -278,10 +275,3 @@ class AutoRetry(Occupant):
         return await self._history.update_note(
             workspace_id, lambda note: note.with_fields(last_end=end)
         )
-
-
-def _log_report(workspace_id: str, loaded: Loaded) -> None:
-    for problem in loaded.report.problems:
-        _log.warning("recovery", workspaceId=workspace_id, problem=str(problem))
-    for warning in loaded.report.warnings:
-        _log.warning("recovery", workspaceId=workspace_id, warning=warning)

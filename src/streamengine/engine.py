@@ -27,6 +27,7 @@ from .options import EngineOptions, StartOptions
 from .phases import phases_told_on
 from .providers.base import Provider
 from .pump import Pump
+from .recovered import log_not_recovered, log_recovered
 from .starting import Starting
 from .stream import StopWish, Stream
 from .supervise import SYSTEM, Supervision
@@ -301,12 +302,9 @@ class StreamEngine(Occupant):
     async def _recover(self) -> None:
         for workspace_id in await self._history.workspaces():
             try:
-                report = (await self._history.load(workspace_id)).report
+                loaded = await self._history.load(workspace_id)
             except HistoryError as error:
-                # Its own starts will say so; the others shall be in order all the same.
-                _log.warning("recovery", workspaceId=workspace_id, problem=str(error))
-                continue
-            for problem in report.problems:
-                _log.warning("recovery", workspaceId=workspace_id, problem=str(problem))
-            for warning in report.warnings:
-                _log.warning("recovery", workspaceId=workspace_id, warning=warning)
+                # The others shall be in order all the same.
+                log_not_recovered(workspace_id, error, then="its next start tries again")
+            else:
+                log_recovered(loaded.report)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import structlog
-
 import fibers as fb
 from fibers import Runtime
 from fibers.app import AppScope, Shutdown, Startup, StartupStepTimeoutError, occupy
@@ -27,6 +25,7 @@ from streamengine import (
     StreamEngine,
     Tool,
 )
+from streamengine.recovered import log_recovered
 from streamengine.redact import Secret
 
 from .config import Limits
@@ -34,8 +33,6 @@ from .errors import HostError
 from .histories import open_history
 from .models import ImpatientProvider
 from .state import sweep
-
-_log = structlog.get_logger("turns.host.root")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,26 +180,7 @@ async def recover(history: HistoryStore, retries: AutoRetry | None = None) -> No
     be read: serving without them would seem to lose them.
     """
     for workspace_id in await history.workspaces():
-        log = _log.bind(workspaceId=workspace_id)
         if retries is None:
-            report = (await history.load(workspace_id)).report
+            log_recovered((await history.load(workspace_id)).report)
         else:
-            taken = await retries.take_up(workspace_id)
-            report = taken.loaded.report
-            if taken.verdict == "retry":
-                log.info("an interrupted answer is taken up again")
-        if report.commit is not None:
-            log.info(
-                "an interrupted message was found",
-                outcome=report.commit.outcome,
-                messageId=None if report.commit.row is None else report.commit.row.id,
-                dropReason=report.commit.drop_reason,
-            )
-        if report.unreadable_lines:
-            log.warning("lines of the history can't be read", lines=report.unreadable_lines)
-        if report.swept_temps:
-            log.info("temp files of a crash removed", files=len(report.swept_temps))
-        for warning in report.warnings:
-            log.warning("a file was moved aside", why=warning)
-        for problem in report.problems:
-            log.warning("a step of the recovery failed; it is tried again", error=str(problem))
+            await retries.take_up(workspace_id)

@@ -412,6 +412,33 @@ async def test_a_history_that_cant_be_read_is_tried_again_and_then_given_up(
     await gone.scope.close()
 
 
+@pytest.mark.parametrize("who", ["engine", "retries", "retries, at their second try"])
+async def test_what_was_found_is_logged_once_in_the_same_words(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path, who: str
+) -> None:
+    dead = await serve(rt, clock, tmp_path, line := Line())
+    await dead.desk.start("Tell me")
+    line.give(text("Once upon"))
+    await dead.desk.idle()
+
+    after = await serve(rt, clock, tmp_path, WHOLE)
+    with capture_logs() as logs:
+        if who == "engine":
+            await rt.run(after.desk.engine.recover())
+        elif who == "retries":
+            await after.recover()
+        else:
+            after.desk.history.fail("load", HistoryError("io", "/state", "not now", "Wait."))
+            await after.recover()
+            after.desk.history.mend()
+            await after.desk.pass_time(1)
+    found = [log for log in logs if log["event"] == "an interrupted message was found"]
+    assert [(log["workspaceId"], log["outcome"]) for log in found] == [(WORKSPACE, "appended")]
+    assert any("not recovered" in log["event"] for log in logs) == ("second" in who)
+    await after.scope.close()
+    await dead.scope.close()
+
+
 async def test_workspaces_that_cant_be_listed_fail_the_recovery(
     rt: fb.Runtime, clock: TestClock, tmp_path: Path
 ) -> None:
