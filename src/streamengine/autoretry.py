@@ -20,7 +20,14 @@ from .engine import StreamEngine
 from .history import Loaded
 from .history.store import HistoryStore
 from .model.errors import HistoryError
-from .model.events import ErrorEvent, Event, StreamAbortEvent, StreamEndEvent, StreamStartEvent
+from .model.events import (
+    AutoRetryScheduledEvent,
+    ErrorEvent,
+    Event,
+    StreamAbortEvent,
+    StreamEndEvent,
+    StreamStartEvent,
+)
 from .model.note import LastEnd, WorkspaceNote
 from .model.rows import AssistantRow, Row, UserRow
 from .recovered import log_not_recovered, log_recovered
@@ -103,6 +110,11 @@ class AutoRetry(Occupant):
         """Where the retries of a workspace stand."""
         manager = self._managers.get(workspace_id)
         return RetryState(0, pending=False, enabled=True) if manager is None else manager.state
+
+    def scheduled(self, workspace_id: str) -> AutoRetryScheduledEvent | None:
+        """What was told of the try that waits for its time; None where none does."""
+        manager = self._managers.get(workspace_id)
+        return None if manager is None else manager.scheduled
 
     def call_off(self, workspace_id: str) -> Effect[None]:
         """A person's stop while a try is pending: it won't come, nor after a restart (I10).

@@ -129,6 +129,7 @@ class RetryManager:
         self._at_rest = at_rest
         self._attempt = 0
         self._pending = False
+        self._told: AutoRetryScheduledEvent | None = None
         self._series: fb.Fiber[Any, Any] | None = None
         self._message_id = ""
         self._own_message: str | None = None
@@ -137,6 +138,13 @@ class RetryManager:
     @property
     def state(self) -> RetryState:
         return RetryState(self._attempt, self._pending, self._enabled)
+
+    @property
+    def scheduled(self) -> AutoRetryScheduledEvent | None:
+        """What was told of the try that waits for its time, for who comes late; None where none
+        waits, and before its event was told.
+        """
+        return self._told if self._pending else None
 
     @property
     def message_id(self) -> str:
@@ -167,6 +175,7 @@ class RetryManager:
         if fiber.poll() is None:  # into a closed scope nothing is started
             self._series = fiber
             self._pending = True
+            self._told = None
 
     def handle_success(self) -> None:
         """An answer is whole: the next failure begins anew, with the first delay."""
@@ -229,15 +238,14 @@ class RetryManager:
     def _scheduled(self, m: ScheduleMetadata[float, Any]) -> None:
         self._attempt += 1
         self._pending = True
-        self._tell(
-            AutoRetryScheduledEvent(
-                workspace_id=self._workspace_id,
-                message_id=self._message_id,
-                attempt=self._attempt,
-                delay_ms=round(m.duration * 1000),
-                scheduled_at_ms=time.time_ns() // 1_000_000,
-            )
+        self._told = AutoRetryScheduledEvent(
+            workspace_id=self._workspace_id,
+            message_id=self._message_id,
+            attempt=self._attempt,
+            delay_ms=round(m.duration * 1000),
+            scheduled_at_ms=time.time_ns() // 1_000_000,
         )
+        self._tell(self._told)
 
     async def _try(self) -> None:
         """Ends the series unless it raises _Failed: then there will be a further try."""

@@ -16,7 +16,7 @@ from .messages import (
     parse_told,
 )
 from .observable import EventObservable
-from .replay import Cursor, cursor_of, replay, replayed_to_ms, terminal_of, timestamp_of
+from .replay import Cursor, cursor_of, replay, replayed_to_ms, retold, terminal_of, timestamp_of
 from .spine import EventSpine
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "parse_told",
     "replay",
     "replayed_to_ms",
+    "retold",
     "subscription_iterable",
     "terminal_of",
     "timestamp_of",

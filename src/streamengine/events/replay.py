@@ -12,6 +12,7 @@ from typing import Any, Final, cast, get_args
 
 from ..model.errors import ErrorType
 from ..model.events import (
+    AutoRetryScheduledEvent,
     ErrorEvent,
     Event,
     ReasoningDeltaEvent,
@@ -206,6 +207,15 @@ class _Teller:
 
 def _is_orphan(part: ToolPart) -> bool:
     return part.has_output and part.input is None and part.timestamp_ms == part.completed_at_ms
+
+
+def retold(scheduled: AutoRetryScheduledEvent, now_ms: int) -> AutoRetryScheduledEvent:
+    """That a try is waited for, told again: its delay is what is left of it at ``now_ms``
+    (milliseconds since the Unix epoch), never more than it was.
+    """
+    due_ms = scheduled.scheduled_at_ms + scheduled.delay_ms
+    left_ms = min(max(due_ms - now_ms, 0), scheduled.delay_ms)
+    return scheduled.model_copy(update={"replay": True, "delay_ms": left_ms})
 
 
 def terminal_of(row: AssistantRow, workspace_id: str) -> TerminalEvent:

@@ -166,6 +166,7 @@ class AutoRetryScheduledEvent(_BaseEvent):
     attempt: int
     """Counted from 1."""
     delay_ms: int
+    """From then on; of an event that is told again what is left of it."""
     scheduled_at_ms: int = Field(validation_alias="scheduledAt", serialization_alias="scheduledAt")
     """Milliseconds since the Unix epoch."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
@@ -33,12 +34,14 @@ from streamengine.events import (
     cursor_of,
     replay,
     replayed_to_ms,
+    retold,
     subscription_iterable,
     terminal_of,
     timestamp_of,
 )
 from streamengine.model import (
     AssistantRow,
+    AutoRetryScheduledEvent,
     LiveSnapshot,
     StreamAbortEvent,
     TerminalEvent,
@@ -106,6 +109,7 @@ class Subscription:
         self._cursor = cursor
         self._left = AbortController()
         self._live: LiveSnapshot | None = None
+        self._scheduled: AutoRetryScheduledEvent | None = None
         self._told_to_ms = 0
 
     def close(self) -> None:
@@ -164,6 +168,8 @@ class Subscription:
         live = self._live = self._hub.root.engine.snapshot(self._workspace_id)
         if live is not None:
             self._told_to_ms = replayed_to_ms(live)
+        retries = self._hub.root.retries
+        self._scheduled = None if retries is None else retries.scheduled(self._workspace_id)
         return self._hub.attach(self._workspace_id, self, sink)
 
     def is_news(self, event: Event) -> bool:
@@ -198,6 +204,8 @@ class Subscription:
                 start = str(Cursor(live.message_id, 0))
                 told[-len(events)] = dataclasses.replace(told[-len(events)], cursor=start)
             cursor = Cursor(live.message_id, self._told_to_ms)
+        if self._scheduled is not None:
+            told.append(_of_event(retold(self._scheduled, time.time_ns() // 1_000_000)))
         caught_up = CaughtUpMessage(
             workspace_id=workspace_id,
             replay=kind,

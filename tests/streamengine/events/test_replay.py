@@ -18,11 +18,13 @@ from streamengine.events import (
     parse_told,
     replay,
     replayed_to_ms,
+    retold,
     terminal_of,
     timestamp_of,
 )
 from streamengine.model import (
     AssistantRow,
+    AutoRetryScheduledEvent,
     ErrorEvent,
     Event,
     FilePart,
@@ -403,3 +405,18 @@ def test_terminal_kinds_are_told_apart_from_the_rest() -> None:
         ErrorEvent(**ABOUT, error="no", error_type="api"),
     ):
         assert cursor_of(event) == Cursor("a1", None)
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "left_ms"), [(1_000, 500), (1_200, 300), (1_500, 0), (9_000, 0), (0, 500)]
+)
+def test_a_try_that_is_told_of_again_has_what_is_left_of_its_delay(
+    now_ms: int, left_ms: int
+) -> None:
+    """Also where the clock was set forward, or back."""
+    event = AutoRetryScheduledEvent(attempt=2, delay_ms=500, scheduled_at_ms=1_000, **ABOUT)
+
+    again = retold(event, now_ms)
+
+    assert again == event.model_copy(update={"replay": True, "delay_ms": left_ms})
+    assert cursor_of(again) is None

@@ -91,6 +91,25 @@ async def test_delays_double_from_one_second_to_a_minute() -> None:
     await desk.scope.close()
 
 
+async def test_what_was_told_of_a_try_is_there_for_as_long_as_it_is_waited_for() -> None:
+    desk = Desk()
+    assert desk.manager.scheduled is None
+    desk.manager.handle_failure("a_1", "server_error")
+    assert desk.manager.scheduled is None  # not told yet: who listens now hears of it
+    await desk.pass_time(0)
+    assert desk.manager.scheduled is desk.told[-1]
+    await desk.pass_time(1)
+    assert desk.manager.scheduled is None
+    await desk.fail_try("network")
+    assert desk.manager.scheduled is desk.told[-1]
+    desk.manager.handle_failure("a_3", "network")
+    assert desk.manager.scheduled is None
+    await desk.pass_time(0)
+    desk.manager.call_off("stopped")
+    assert desk.manager.scheduled is None
+    await desk.scope.close()
+
+
 async def test_after_a_whole_answer_the_delays_begin_anew() -> None:
     desk = Desk()
     desk.manager.handle_failure("a_1", "network")

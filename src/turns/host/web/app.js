@@ -37,6 +37,7 @@ let cursor = "";            // how far we have heard: the server tells what came
 let reconnectTimer = null;
 let silenceTimer = null;
 let retryAt = null;         // when a failed answer is tried again, if it is
+let retryToldAgain = false; // by what this connection was told of before
 let live = null;            // {id, message, timestamp} of the message that is being answered
 let failed = null;          // {id, text} of the last failure: one before the first word has no row
 let unsent = null;          // {text, id}: sent again under the same id if the answer got lost
@@ -297,8 +298,9 @@ function connect() {
   on("caught-up", (event) => {
     showError("");
     if (event.replay === "live") dropLive();
-    // One that was due while nobody listened has begun, or was called off.
-    if (retryAt !== null && Date.now() > retryAt) showRetry(null, "");
+    // Not told again: it began while nobody listened, or was called off.
+    if (!retryToldAgain) showRetry(null, "");
+    retryToldAgain = false;
     showLive();
     showHistorySafely();
   });
@@ -322,6 +324,7 @@ function connect() {
     ended(event, failed.text);
   });
   on("auto-retry-scheduled", (event) => {
+    if (event.replay) retryToldAgain = true;
     const seconds = Math.ceil(event.delayMs / 1000);
     showRetry(Date.now() + event.delayMs, `Try ${event.attempt} begins in ${seconds} s.`);
   });
