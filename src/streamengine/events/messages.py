@@ -26,7 +26,8 @@ class CaughtUpMessage(CamelModel):
     workspace_id: WorkspaceId
     replay: ReplayKind
     cursor: str | None = None
-    """Where the reader stands; None where nothing is live and it came without one."""
+    """Where the reader stands; None where nothing is live and it came without one, or with that of
+    a message that is not known, or too far back: it begins anew, with the history."""
     has_older_history: bool = False
     """Whether the workspace has rows beside the message that was told."""
 

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -43,10 +43,12 @@ from streamengine.model import (
     AssistantRow,
     AutoRetryScheduledEvent,
     LiveSnapshot,
+    Row,
     StreamAbortEvent,
     TerminalEvent,
     TextPart,
 )
+from streamengine.model.note import WorkspaceNote
 
 from .config import Limits
 from .problems import later
@@ -55,6 +57,9 @@ from .sse import encode
 
 REMEMBERED_ENDS: Final = 256
 """Ends of messages that are kept as they were told: a row doesn't have all of each."""
+
+RECENT_ROWS: Final = 100
+"""How far back the end of a message is looked for."""
 
 _log = structlog.get_logger("turns.host.hub")
 
@@ -66,6 +71,7 @@ class Told:
     type: str
     data: str
     cursor: str | None = None
+    """Empty: nowhere, whatever it said before. None: where it stood."""
 
     @cached_property
     def as_sse(self) -> bytes:
@@ -75,7 +81,7 @@ class Told:
     @cached_property
     def as_text(self) -> str:
         """For a WebSocket: the JSON beside the cursor, which is an id and a number at most."""
-        cursor = "null" if self.cursor is None else f'"{self.cursor}"'
+        cursor = f'"{self.cursor}"' if self.cursor else "null"
         return f'{{"cursor":{cursor},"message":{self.data}}}'
 
 
@@ -191,9 +197,15 @@ class Subscription:
         told: list[Told] = []
         kind: ReplayKind = "live"
         if cursor is not None and (live is None or live.message_id != cursor.message_id):
+            end = None
             if cursor.timestamp_ms is not None:
-                told.append(_of_event(await self._hub.end_of(workspace_id, cursor.message_id)))
-            cursor = Cursor(cursor.message_id, None)
+                end = await self._hub.end_of(workspace_id, cursor.message_id)
+            if end is not None:
+                told.append(_of_event(end))
+            if end is not None or cursor.timestamp_ms is None:
+                cursor = Cursor(cursor.message_id, None)
+            else:
+                cursor = None  # it begins anew, with the history
         if live is not None:
             after_ms = self._after_ms(live)
             kind = "full" if after_ms is None else "since"
@@ -214,7 +226,9 @@ class Subscription:
                 workspace_id, beside=None if live is None else live.message_id
             ),
         )
-        told.append(Told(caught_up.type, caught_up.to_json(), caught_up.cursor))
+        # An empty id makes a browser forget the one that it came with.
+        place = "" if cursor is None and self._cursor is not None else caught_up.cursor
+        told.append(Told(caught_up.type, caught_up.to_json(), place))
         return tuple(told)
 
 
@@ -298,12 +312,22 @@ class Hub:
         text = "".join(part.text for part in live.parts if isinstance(part, TextPart))
         return live.message_id, text
 
-    async def end_of(self, workspace_id: str, message_id: str) -> TerminalEvent:
+    async def end_of(self, workspace_id: str, message_id: str) -> TerminalEvent | None:
         """How a message ended that isn't live any more, with all that it said: as it was told, or
-        as its row says. Raises HistoryError.
+        as its row says. None where nothing is known of it, or it is too far back: a reader may
+        claim any message, and must not make us read all that was ever said. Raises HistoryError.
         """
         told = self._ends.get((workspace_id, message_id))
-        row = await self._row(workspace_id, message_id)
+        history = self.root.history
+        # The partial first: a stream that ends in between is in both, never in neither.
+        partial = await history.read_partial(workspace_id)
+        rows = await history.tail(workspace_id, RECENT_ROWS)
+        found: Iterable[Row] = [*rows, *([] if partial is None else [partial])]
+        row = next((r for r in found if r.id == message_id and isinstance(r, AssistantRow)), None)
+        if row is None and len(rows) == RECENT_ROWS:
+            note = await history.read_note(workspace_id)
+            if not _ended_within(rows, note, message_id):
+                return None  # its row, if it has one, may be further back
         if told is not None:
             parts = () if row is None else row.parts
             return told.model_copy(update={"replay": True, "parts": parts})
@@ -318,20 +342,6 @@ class Hub:
             replay=True,
             parts=(),
         )
-
-    async def _row(self, workspace_id: str, message_id: str) -> AssistantRow | None:
-        history = self.root.history
-        # The partial first: a stream that ends in between is in both, never in neither.
-        partial = await history.read_partial(workspace_id)
-        for row in await history.tail(workspace_id, _RECENT_ROWS):
-            if row.id == message_id and isinstance(row, AssistantRow):
-                return row
-        if partial is not None and partial.id == message_id:
-            return partial
-        for row in await history.read(workspace_id):
-            if row.id == message_id and isinstance(row, AssistantRow):
-                return row
-        return None
 
     async def has_rows(self, workspace_id: str, *, beside: str | None) -> bool:
         """Whether the history has a row of another message. Raises HistoryError."""
@@ -357,5 +367,11 @@ class Hub:
             self._ends.popitem(last=False)
 
 
-_RECENT_ROWS: Final = 20
-"""How many rows are looked at before all of them are."""
+def _ended_within(rows: Sequence[Row], note: WorkspaceNote, message_id: str) -> bool:
+    """Whether the note knows of the message that it was to answer one of ``rows``, so that a row
+    of it would be among them.
+    """
+    end, first = note.last_end, rows[0].metadata.history_sequence
+    if end is None or end.message_id != message_id:
+        return False
+    return end.after_sequence is not None and first is not None and end.after_sequence >= first

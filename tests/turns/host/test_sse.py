@@ -15,11 +15,12 @@ from starlette.requests import HTTPConnection
 
 import fibers as fb
 from fibers.testing import TestClock
+from streamengine import FileHistory
 from streamengine.events import Cursor
 from streamengine.model import StreamAbortEvent, StreamDeltaEvent
 from turns.host.api import _cursor
 from turns.host.config import Limits
-from turns.host.hub import REMEMBERED_ENDS, Hub, Subscription, Told
+from turns.host.hub import RECENT_ROWS, REMEMBERED_ENDS, Hub, Subscription, Told
 
 from .kit import (
     Answer,
@@ -427,6 +428,83 @@ async def test_one_answer_later_the_old_end_is_told_and_the_new_one_in_full(
         ("stream-start", new),
     ]
     assert told[-1].data["replay"] == "full"
+
+
+def many_rows(state: Path, count: int) -> None:
+    """A conversation with that many rows: a question, an answer, and so on."""
+    place = state / "workspaces" / "w1"
+    place.mkdir(0o700, parents=True)
+    rows = [
+        {
+            "role": "user" if number % 2 == 0 else "assistant",
+            "id": f"m_{number}",
+            "parts": [{"type": "text", "text": f"words {number}"}],
+            "metadata": {"historySequence": number},
+        }
+        for number in range(count)
+    ]
+    (place / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("message_id", ["a_unknown", "m_1"])
+async def test_a_cursor_of_nothing_near_begins_the_reader_anew_and_reads_no_more_than_the_tail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message_id: str
+) -> None:
+    """Of a message that nobody knows, or that is far back."""
+    many_rows(tmp_path, RECENT_ROWS * 2)
+    # The last that did not become whole; all since have.
+    note = {"lastEnd": {"messageId": "m_1", "afterSequence": 0, "errorType": "network"}}
+    (tmp_path / "workspaces" / "w1" / "note.json").write_text(json.dumps(note))
+    async with a_server(tmp_path) as live, live.client() as client:
+
+        def refuse(*_what: object, **_how: object) -> Any:
+            raise AssertionError("all that was ever said is read")
+
+        monkeypatch.setattr(FileHistory, "read", refuse)
+        async with events_of(client, cursor=f"{message_id}:5") as events:
+            caught_up = await events.next()
+        async with events_of(client, cursor=f"m_{RECENT_ROWS * 2 - 1}:5") as events:
+            (last, _) = await events.until("caught-up")
+
+    assert caught_up.type == "caught-up"
+    assert "cursor" not in caught_up.data
+    assert (caught_up.data["replay"], caught_up.data["hasOlderHistory"]) == ("live", True)
+    assert (last.type, last.data["parts"][0]["text"]) == (
+        "stream-end",
+        f"words {RECENT_ROWS * 2 - 1}",
+    )
+
+
+async def test_a_reader_that_begins_anew_stands_nowhere_on_each_kind_of_connection(
+    tmp_path: Path,
+) -> None:
+    many_rows(tmp_path, RECENT_ROWS)
+    async with a_site(tmp_path) as site:
+        reader = site.hub.subscribe("w1", Cursor("a_unknown", 5))
+        told = reader.told()
+        caught_up = await anext(told)
+        await told.aclose()
+        reader.close()
+
+    assert b"\nid: \r\n" in b"\n" + caught_up.as_sse  # a browser forgets what it came with
+    assert json.loads(caught_up.as_text)["cursor"] is None
+
+
+async def test_what_was_dropped_last_is_told_also_in_a_long_conversation(tmp_path: Path) -> None:
+    """It has no row, and the note says that it needs none."""
+    many_rows(tmp_path, RECENT_ROWS * 2)
+    async with a_server(tmp_path) as live, live.client() as client:
+        async with events_of(client) as first:
+            await first.until("caught-up")
+            message_id = (await send(client)).json()["messageId"]
+            await live.provider.next_answer()
+            seen = [await first.next()]
+            await client.post("/api/workspaces/w1/stop", json={"abandonPartial": True})
+        async with events_of(client, cursor=seen[-1].cursor) as second:
+            terminal, caught_up = await second.until("caught-up")
+
+    assert (terminal.type, terminal.data["messageId"]) == ("stream-abort", message_id)
+    assert caught_up.cursor == f"{message_id}:end"
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "a1", "a1:x", "../x:5", "a1:1:1"])

@@ -296,6 +296,7 @@ function connect() {
     keepingBottom(() => act(live.message, event));
   });
   on("caught-up", (event) => {
+    cursor = event.cursor ?? "";
     showError("");
     if (event.replay === "live") dropLive();
     // Not told again: it began while nobody listened, or was called off.
