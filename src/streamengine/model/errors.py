@@ -152,7 +152,7 @@ def _category_of(exc: BaseException) -> ErrorType:
         # Asked first: a rate limit is one of tokens as well.
         spent = any(word in text for word in ("quota", "billing", "credit"))
         return "quota" if spent else "rate_limit"
-    code = _category_of_code(exc)
+    code = _category_of_code(exc, status)
     if code is not None:
         return code
     if _says_too_long(text):
@@ -168,31 +168,48 @@ def _category_of(exc: BaseException) -> ErrorType:
     return "unknown"
 
 
-_CATEGORY_OF_CODE: Final[Mapping[str, ErrorType]] = {
+ERROR_TYPES_BY_CODE: Final[Mapping[str, ErrorType]] = {
     "api_key_not_found": "authentication",
     "authentication_error": "authentication",
     "invalid_api_key": "authentication",
+    "permission_error": "authentication",
     "insufficient_quota": "quota",
     "billing_error": "quota",
     "billing_hard_limit_reached": "quota",
     "rate_limit_error": "rate_limit",
     "rate_limit_exceeded": "rate_limit",
+    "api_error": "server_error",
     "internal_server_error": "server_error",
     "overloaded_error": "server_error",
     "server_error": "server_error",
+    "timeout_error": "server_error",
     "model_not_found": "model_not_found",
     "context_length_exceeded": "context_exceeded",
+    "request_too_large": "context_exceeded",
     "content_filter": "model_refusal",
     "content_policy_violation": "model_refusal",
+    PREVIOUS_RESPONSE_NOT_FOUND: "api",
 }
 """What APIs call one kind of error, as an error's `code`, `type` or `kind`."""
 
 
-def _category_of_code(exc: BaseException) -> ErrorType | None:
+def type_of_code(code: str, status_code: int | None) -> ErrorType | None:
+    """What an API's own word says, which is more than its status: a 400 can be many things. None
+    where it is not known, or where the status belies it.
+    """
+    known = ERROR_TYPES_BY_CODE.get(code)
+    # Some call everything their own fault, also what no further try mends.
+    if known == "server_error" and status_code is not None and 400 <= status_code < 500:
+        return None
+    return known
+
+
+def _category_of_code(exc: BaseException, status_code: int | None) -> ErrorType | None:
     for name in ("code", "type", "kind"):
         word = getattr(exc, name, None)
-        if isinstance(word, str) and word in _CATEGORY_OF_CODE:
-            return _CATEGORY_OF_CODE[word]
+        known = type_of_code(word, status_code) if isinstance(word, str) else None
+        if known is not None:
+            return known
     return None
 
 

@@ -11,33 +11,13 @@ from typing import Final
 
 import httpx
 
-from ..model.errors import PREVIOUS_RESPONSE_NOT_FOUND, ErrorType, categorize
+from ..model.errors import ErrorType, categorize, type_of_code
 from ..redact import Secret, redact
 from . import loose
 from .errors import ProviderError
 
 _MESSAGE_CHARACTERS: Final = 600
 _LONGEST_WAIT_SECONDS: Final = 86_400.0
-
-_TYPES_BY_CODE: Final[Mapping[str, ErrorType]] = {
-    "invalid_api_key": "authentication",
-    "authentication_error": "authentication",
-    "permission_error": "authentication",
-    "insufficient_quota": "quota",
-    "billing_error": "quota",
-    "rate_limit_exceeded": "rate_limit",
-    "rate_limit_error": "rate_limit",
-    "model_not_found": "model_not_found",
-    "context_length_exceeded": "context_exceeded",
-    "request_too_large": "context_exceeded",
-    "server_error": "server_error",
-    "internal_server_error": "server_error",
-    "api_error": "server_error",
-    "overloaded_error": "server_error",
-    "timeout_error": "server_error",
-    PREVIOUS_RESPONSE_NOT_FOUND: "api",
-}
-"""By the API's own word, which says more than the status: a 400 can be many things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +102,12 @@ def _made(
 
 
 def _type_of(said: _Said, status: int | None) -> ErrorType:
-    for code in said.codes:
-        known = _TYPES_BY_CODE.get(code)
+    known: list[ErrorType | None] = [type_of_code(code, status) for code in said.codes]
+    for kind in known:
         # A rate limit of an account without money never ends: only the text tells the two apart.
-        if known is None or known == "rate_limit":
-            continue
-        # Some call everything their own fault, also what no further try mends.
-        if known == "server_error" and status is not None and 400 <= status < 500:
-            continue
-        return known
-    if status is None and any(_TYPES_BY_CODE.get(code) == "rate_limit" for code in said.codes):
+        if kind is not None and kind != "rate_limit":
+            return kind
+    if status is None and "rate_limit" in known:
         status = 429
     if status == 403:
         return "authentication"
