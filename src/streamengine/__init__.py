@@ -11,7 +11,7 @@ from .model.errors import HistoryError, SendError, StreamError
 from .model.events import Event
 from .model.request import Completion, StreamRequest
 from .model.tools import ToolSpec
-from .options import EngineOptions, StartOptions
+from .options import EngineOptions, StartOptions, Steps
 from .providers.base import LateUsage, Provider
 from .tools import Tool, ToolUse
 
@@ -28,6 +28,7 @@ __all__ = [
     "Provider",
     "SendError",
     "StartOptions",
+    "Steps",
     "StreamEngine",
     "StreamError",
     "StreamHandle",

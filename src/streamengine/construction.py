@@ -132,8 +132,10 @@ class Construction:
             self._stop(start, StopWish(fenced))
             await self._stopped(start, question)
             return None
+        steps = start.options.steps
         try:
-            parts = self._provider.stream(asked, start.controller.signal)
+            given = asked if steps is None else steps.before_call(asked)
+            parts = self._provider.stream(given, start.controller.signal)
         except (Exception, asyncio.CancelledError) as exc:
             # A CancelledError too: nothing was awaited, so it is nobody's interrupt.
             start.controller.abort(exc)
@@ -149,6 +151,7 @@ class Construction:
             start.scope,
         )
         stream.temp_directory = start.temp_directory
+        stream.steps = steps
         stream.question_sequence = question.sequence
         # Once more: the provider itself may have stopped it, through whatever it called.
         if start.is_stopped():

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fibers import Effect
 
 from .model.errors import SendError
-from .model.request import AbortReason
+from .model.parts import Finish, MessagePart
+from .model.request import AbortReason, StreamRequest
 from .tokens import LoadTokenizer
 from .toolrun import TOOL_CONCURRENCY
 from .tools import Tool
@@ -43,6 +44,30 @@ class EngineOptions:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
+class Steps(Protocol):
+    """Who has a say between the provider's calls of one answer. Plain calls: nothing waits here.
+
+    ``said`` is what the answer has recorded so far. What a method raises is the failure of the
+    stream; before the first call, that of the start.
+    """
+
+    def before_call(self, request: StreamRequest) -> StreamRequest:
+        """What the provider is given in the place of ``request``. Of this call only."""
+        ...
+
+    def after_tools(self, said: Sequence[MessagePart]) -> str | None:
+        """Asked when the tools of a step have their results. None: go on with the next call. A
+        text (which may be empty) ends the answer here, complete, and is added to it.
+        """
+        ...
+
+    def at_end(self, finish: Finish | None, said: Sequence[MessagePart]) -> str:
+        """Asked when the model is done: a text that is added to the answer, or "". ``finish`` is
+        None where the model gave nothing at all, twice; with a text that is an answer too.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
     """Of one answer, for those who build on the engine."""
@@ -58,3 +83,5 @@ class StartOptions:
     """A directory that the caller has made: the stream takes it over and removes it."""
     tools: tuple[Tool, ...] | None = None
     """In place of the engine's."""
+    steps: Steps | None = None
+    """Asked between the calls of the provider."""

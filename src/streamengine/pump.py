@@ -240,9 +240,7 @@ class Pump:
         said = self._said()
         if not self._stream.parts:
             await self._boundary()
-            if not self._is_aborted():
-                self._retry_empty()
-            return None
+            return None if self._is_aborted() else self._after_nothing(finish)
         if finish is None or not finish.is_terminal:
             raise StreamError(
                 "stream_truncated",
@@ -250,13 +248,19 @@ class Pump:
             )
         calls = [call for call in self._transcript.open_calls if not call.part.provider_executed]
         if not calls:
-            if not is_commit_worthy(said):
+            added = self._add_at_end(finish)
+            if not added and not is_commit_worthy(said):
                 raise StreamError("empty_output", "the model gave no answer")
             return _Whole(finish)
         await self._run_tools(calls)
         if self._is_aborted():
             return None
         self._steps += 1
+        steps = self._stream.steps
+        last_words = None if steps is None else steps.after_tools(self._stream.parts)
+        if last_words is not None:
+            self._transcript.text(last_words)
+            return _Whole(finish)
         if self._steps >= self._options.max_steps:
             _log.warning("an answer ends at its bound of steps", steps=self._steps)
             return _Whole(finish, self._steps)
@@ -271,7 +275,9 @@ class Pump:
     def _ask(self, **changed: Any) -> None:
         """Call the provider again. Raises what it raises."""
         self._request = self._request.model_copy(update=changed)
-        self._parts = self._provider.stream(self._request, self._stream.controller.signal)
+        steps = self._stream.steps
+        given = self._request if steps is None else steps.before_call(self._request)
+        self._parts = self._provider.stream(given, self._stream.controller.signal)
 
     def _said(self) -> tuple[MessagePart, ...]:
         """What was recorded, without what a model refused to stand by."""
@@ -286,12 +292,22 @@ class Pump:
             and len(self._stream.parts) == self._step_start
         )
 
-    def _retry_empty(self) -> None:
+    def _after_nothing(self, finish: Finish | None) -> _Whole | None:
         if self._retried_empty:
+            if self._add_at_end(None):
+                return _Whole(finish or Finish(finish_reason="stop"))
             raise StreamError("empty_output", "the model gave no answer")
         self._retried_empty = True
         _log.info("an empty answer is asked for once more", messageId=self._stream.message_id)
         self._ask()
+        return None
+
+    def _add_at_end(self, finish: Finish | None) -> bool:
+        """Add what the caller has to say at the end; whether it had."""
+        steps = self._stream.steps
+        words = "" if steps is None else steps.at_end(finish, self._stream.parts)
+        self._transcript.text(words)
+        return bool(words.strip())
 
     def _go_on_with_another_model(self) -> None:
         stream = self._stream

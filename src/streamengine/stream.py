@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fibers import Fiber
 
     from .model.events import UsageDeltaEvent
+    from .options import Steps
     from .partials import PartialWriter
     from .transcript import Transcript
 
@@ -116,6 +117,7 @@ class Stream:
             prompt_id=request.prompt_id,
         )
         self.temp_directory: Path | None = None
+        self.steps: Steps | None = None
         # Of the provider call that runs: another one may take over where it refuses.
         self.model = request.model
         # Append only, one part a delta: what was recorded never changes. fold_parts() reads it.
