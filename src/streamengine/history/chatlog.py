@@ -100,6 +100,12 @@ class ChatIndex:
         sealed = [line for line in self._by_sequence.values() if self.seals(line)]
         return sorted(sealed, key=_start_of)
 
+    def behind(self, sequence: int) -> list[LineRef]:
+        """The lines with a greater sequence, in the order of the file."""
+        return sorted(
+            (self._by_sequence[n] for n in self._by_sequence if n > sequence), key=_start_of
+        )
+
     def has_usage(self, message_id: str) -> bool:
         """Whether a row of this message says what it cost."""
         return message_id in self._with_usage

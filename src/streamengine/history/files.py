@@ -25,7 +25,7 @@ from .lines import fields_of
 from .partial import Append, Drop, Keep, Update, decide_commit, is_blank
 from .partial_file import PARTIAL_FILE, PartialFile
 from .results import AppendedUser, CommitResult, PartialRead, ReadRows
-from .rules import AnyRow, Rules, with_metadata
+from .rules import AnyRow, Rules, lies_behind, with_metadata
 from .usage_log import UsageEntry, UsageLog, UsageSource
 
 CHAT_FILE: Final = "chat.jsonl"
@@ -141,6 +141,29 @@ class WorkspaceFiles:
             if directory is None or line is None:
                 raise self._rules.not_found(row, sequence)
             return self._replace(directory, line, row)
+
+    def truncate(self, after: int | None) -> int:
+        """Take out the rows behind this sequence (None: all), and a partial that would become one;
+        gives how many rows. What they cost is recorded apart first.
+        """
+        last = NO_SEQUENCE if after is None else after
+        with self._lock, self._directory.opened() as directory:
+            if directory is None:
+                return 0
+            partial = self._partial.read(directory).row
+            if partial is not None and lies_behind(partial, last):
+                self._keep_usage(directory, partial)
+                self._partial.remove(directory)
+            cut = self._chat.index(directory).behind(last)
+            for line in cut:
+                self._keep_usage(directory, self._chat.row_at(directory, line))
+            if cut:
+                self._chat.cut_out(directory, cut)
+            return len(cut)
+
+    def _keep_usage(self, directory: OpenDirectory, row: Row | None) -> None:
+        if isinstance(row, AssistantRow) and row.metadata.usage is not None:
+            self._usage.record(directory, UsageEntry.of_partial(row, row.metadata.usage))
 
     def remove_blank_rows(self) -> int:
         """Remove partial rows that say nothing and whose partial is gone; gives how many.

@@ -25,6 +25,12 @@ def is_sequence(value: object) -> TypeIs[int]:
     return type(value) is int and 0 <= value <= MAX_HISTORY_SEQUENCE
 
 
+def lies_behind(row: Row, sequence: int) -> bool:
+    """Whether the row's sequence is greater. One without a sequence lies nowhere (P10)."""
+    own = row.metadata.history_sequence
+    return own is not None and own > sequence
+
+
 def with_metadata(row: AnyRow, **changes: object) -> AnyRow:
     """The row with these fields of its metadata changed."""
     return row.model_copy(update={"metadata": row.metadata.model_copy(update=changes)})

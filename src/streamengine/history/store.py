@@ -151,6 +151,21 @@ class HistoryStore(Protocol):
         """
         ...
 
+    @effect(raises=HistoryError)
+    async def truncate(self, workspace_id: str, after: int | None) -> int:
+        """Take out, durably, the rows behind the sequence ``after`` (None: all) and a partial that
+        would become one; gives how many rows. What they cost stays counted. Archived rows stay.
+
+        The sequences may be given anew. Not for a workspace with a live stream. A store that
+        inherits this can't: it fails.
+        """
+        raise HistoryError(
+            "unwritable",
+            workspace_id,
+            f"a {type(self).__name__} can't take rows out of a conversation",
+            "Use another history, or don't abort turns hard.",
+        )
+
     def record_usage(
         self,
         workspace_id: str,
@@ -335,6 +350,9 @@ class FileHistory(HistoryStore):
 
     def update(self, workspace_id: str, row: AnyRow) -> Effect[AnyRow, HistoryError]:
         return self._in(workspace_id, lambda files: files.update_row(row))
+
+    def truncate(self, workspace_id: str, after: int | None) -> Effect[int, HistoryError]:
+        return self._in(workspace_id, lambda files: files.truncate(after))
 
     def record_usage(
         self,

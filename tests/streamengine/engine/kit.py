@@ -313,6 +313,7 @@ Method = Literal[
     "delete_partial",
     "finalize",
     "update",
+    "truncate",
     "tail",
     "archive",
     "read_archive",
@@ -448,6 +449,9 @@ class FaultyHistory(HistoryStore):
 
     def update(self, workspace_id: str, row: AnyRow) -> Effect[AnyRow, HistoryError]:
         return self._do("update", self._inner.update(workspace_id, row))
+
+    def truncate(self, workspace_id: str, after: int | None) -> Effect[int, HistoryError]:
+        return self._do("truncate", self._inner.truncate(workspace_id, after))
 
     def record_usage(
         self,

@@ -269,6 +269,16 @@ class SqlHistory(HistoryStore):
     def update(self, workspace_id: str, row: AnyRow) -> Effect[AnyRow, HistoryError]:
         return self._in(workspace_id, lambda sql, db: sql.update_row(db, row))
 
+    @effect(raises=HistoryError)
+    async def truncate(self, workspace_id: str, after: int | None) -> int:
+        workspace = self._workspaces.get(workspace_id)
+
+        async def job(sql: SqlWorkspace, db: AsyncConnection) -> int:
+            workspace.tail = None
+            return await sql.truncate(db, after)
+
+        return await self._in(workspace_id, job)
+
     def record_usage(
         self,
         workspace_id: str,

@@ -24,7 +24,7 @@ from ..partial import Append, Drop, Keep, Update, decide_commit, is_blank
 from ..partial_log import LogContent, Tail
 from ..results import AppendedUser, CommitResult, PartialRead, ReadRows
 from ..row_fields import merged, metadata_of, row_of
-from ..rules import AnyRow, Rules, with_metadata
+from ..rules import AnyRow, Rules, lies_behind, with_metadata
 from ..usage_log import UsageEntry
 from . import schema
 
@@ -90,6 +90,23 @@ class SqlWorkspace:
         if known is None:
             raise self.rules.not_found(row, sequence)
         return await self._replace(db, known, row)
+
+    async def truncate(self, db: AsyncConnection, after: int | None) -> int:
+        last = -1 if after is None else after
+        partial = (await self.read_partial(db)).row
+        if partial is not None and lies_behind(partial, last):
+            await self._keep_usage(db, partial)
+            await self.delete_partial(db)
+        behind = self._of(_rows), ~_rows.c.is_archived, _rows.c.sequence > last
+        for row in (await db.execute(self._select(*behind))).all():
+            await self._keep_usage(db, _row(row.body))
+        return (await db.execute(delete(_rows).where(*behind))).rowcount
+
+    async def _keep_usage(self, db: AsyncConnection, row: Row | None) -> None:
+        if not isinstance(row, AssistantRow) or row.metadata.usage is None:
+            return
+        if not await self._has_usage(db, row.id):
+            await self._insert_usage(db, UsageEntry.of_partial(row, row.metadata.usage))
 
     async def remove_blank_rows(self, db: AsyncConnection) -> int:
         partial = await self._partial_id(db)
@@ -297,6 +314,10 @@ class SqlWorkspace:
         )
         if await db.scalar(on_row) is not None or await self._has_usage(db, entry.message_id):
             return False
+        await self._insert_usage(db, entry)
+        return True
+
+    async def _insert_usage(self, db: AsyncConnection, entry: UsageEntry) -> None:
         await db.execute(
             insert(schema.usage).values(
                 workspace_id=self.workspace_id,
@@ -304,7 +325,6 @@ class SqlWorkspace:
                 body=entry.to_json(),
             )
         )
-        return True
 
     async def read_usage(self, db: AsyncConnection) -> list[UsageEntry]:
         found = await db.execute(
