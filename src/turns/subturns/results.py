@@ -51,6 +51,8 @@ class Results:
         self._ready: deque[SubturnResult] = deque()
         self._waiting: deque[Delivery] = deque()
         self._is_closed = False
+        self.on_delivered: Callable[[], object] = _nothing
+        """Told when there is one more to look at."""
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -93,6 +95,11 @@ class Results:
     def _take_in(self, delivery: Delivery) -> None:
         self._ready.append(delivery.result)
         delivery.settle("delivered")
+        self.on_delivered()
+
+
+def _nothing() -> None:
+    return None
 
 
 @fb.effect

@@ -261,7 +261,7 @@ class _Child:
         home._registry.remove_child(state)
         home._events.emit(
             SubturnEndEvent(
-                workspace_id=self._parent.workspace_id,
+                workspace_id=self._parent.session,
                 turn_id=self._parent.turn_id,
                 child_id=state.turn_id,
                 status="completed" if result.error is None else "error",
@@ -274,7 +274,7 @@ class _Child:
     def tell_spawn(self) -> None:
         self._home._events.emit(
             SubturnSpawnEvent(
-                workspace_id=self._parent.workspace_id,
+                workspace_id=self._parent.session,
                 turn_id=self._parent.turn_id,
                 child_id=self.state.turn_id,
                 depth=self.state.depth,
@@ -288,7 +288,7 @@ class _Child:
         if outcome == "delivered":
             self._home._events.emit(
                 SubturnResultDeliveredEvent(
-                    workspace_id=parent.workspace_id,
+                    workspace_id=parent.session,
                     turn_id=parent.turn_id,
                     child_id=result.child_id,
                     content_length=len(result.content),
@@ -298,7 +298,7 @@ class _Child:
         _log.info("a subturn's result is an orphan", childId=result.child_id, reason=outcome)
         self._home._events.emit(
             SubturnOrphanEvent(
-                workspace_id=parent.workspace_id,
+                workspace_id=parent.session,
                 turn_id=parent.turn_id,
                 child_id=result.child_id,
                 reason=outcome,

@@ -23,10 +23,8 @@ HARD_ABORT: Final = "hard_abort"
 class RestorePoint:
     """What the conversation was when the turn began."""
 
-    rows: int
-    """How many there were: the initial length of the history."""
     last_sequence: int | None
-    """The sequence of the last of them; None where there was none."""
+    """The sequence of its last row, which stands for its length; None where there was none."""
     omitted: frozenset[str]
     """The messages that the model was no longer shown."""
 
@@ -68,9 +66,15 @@ class TurnState:
         self.status: TurnStatus = "running"
         self.parent_ended_here = False
         self._fiber: Fiber[Any, Any] | None = None
+        self._is_over = False
         self._is_aborted = False
         self._abort_wanted = False
         self._finished = asyncio.Event()
+
+    @property
+    def session(self) -> str:
+        """The workspace of the root: where its events belong, and what its tools work on."""
+        return self.workspace_id if self.parent is None else self.parent.session
 
     @property
     def ancestors(self) -> Iterator[TurnState]:
@@ -131,15 +135,19 @@ class TurnState:
             self.cancel()
 
     def let_go(self) -> None:
-        """Its fiber is at its end, and no longer to be interrupted."""
-        self._fiber = None
+        """All that it has to say is said: nothing of it is to be cancelled any more."""
+        self._is_over = True
 
     @property
     def fiber(self) -> Fiber[Any, Any] | None:
         return self._fiber
 
     def cancel(self) -> None:
-        """Abort what it waits for, and interrupt it."""
-        self.controller.abort(HARD_ABORT)
+        """Stop the provider's call, as a person would, and interrupt the turn. Nothing where that
+        comes too late.
+        """
+        if self._is_over:
+            return
+        self.controller.abort("user")
         if self._fiber is not None:
             self._fiber.interrupt_unsafe(reason=HARD_ABORT)

@@ -1,0 +1,491 @@
+"""AgentLoop: runs turns, and lets others steer, interrupt, abort and continue them.
+
+A turn is a fiber in the scope of its open turn. It ends in one place, whatever ended it: the turns
+below it are ended with it or left, its conversation is put back where that was asked for, and
+exactly one turn.end is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, final
+
+import structlog
+
+import fibers as fb
+from fibers import Effect, Exit, Scope
+from streamengine import HistoryError, HistoryStore, StreamEngine
+
+from ..events import (
+    InterruptReceivedEvent,
+    TurnEndEvent,
+    TurnErrorEvent,
+    TurnEvents,
+    TurnStartEvent,
+)
+from ..model.errors import TurnError
+from ..open_turn import OpenTurn, TurnRunner
+from ..subturns import (
+    CURRENT_TURN,
+    Agents,
+    ChildRun,
+    Claim,
+    SubturnLimits,
+    SubturnResult,
+    Subturns,
+    TurnRegistry,
+    TurnState,
+)
+from ..subturns.ephemeral import EphemeralHistory
+from ..subturns.finish import bind, finish, wait_below
+from ..subturns.parse import spawn_request
+from ..subturns.state import RestorePoint
+from .config import LoopConfig
+from .steering import Steering
+from .turn_run import Context, Surroundings, TurnRun
+
+_log = structlog.get_logger("turns.loop")
+
+CALLED_OFF: Final = "launch_canceled"
+"""The kind of the TurnError of a turn that was stopped before it began."""
+
+Register: TypeAlias = Callable[[str, Callable[[str], bool]], Callable[[], None]]
+"""Given a turn's id and what says whether it goes on after a message; gives what takes it back."""
+
+Answer: TypeAlias = Callable[[OpenTurn, str, object], Effect[bool, TurnError]]
+"""Answers a question of an open turn by its request id; False where that one doesn't wait."""
+
+
+def _registers_nothing(_turn_id: str, _pending: Callable[[str], bool]) -> Callable[[], None]:
+    return lambda: None
+
+
+def _asks_nobody(_turn: OpenTurn, _request_id: str, _answer: object) -> Effect[bool, TurnError]:
+    return Effect.succeed(False)
+
+
+@dataclass(slots=True)
+class _Root:
+    """A root turn that runs."""
+
+    turn: OpenTurn
+    state: TurnState
+    run: TurnRun
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@final
+class AgentLoop(TurnRunner):
+    """Runs turns as an agent: the model, its tools, and all that comes in meanwhile.
+
+        loop = AgentLoop(engine=engine, history=history, scope=app_scope, agents=Agents([agent]),
+                         child_engine=lambda history: StreamEngine(history=history, ...))
+        turns = TurnManager(engine=engine, ..., options=TurnOptions(runner=loop))
+
+    ``child_engine`` makes the engine of one subturn, on a history of its own. ``register`` is told
+    of what says whether a turn goes on after one of its streams, ``answer`` what answers the
+    questions of an open turn.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: StreamEngine,
+        history: HistoryStore,
+        scope: Scope,
+        agents: Agents,
+        child_engine: Callable[[HistoryStore], StreamEngine],
+        config: LoopConfig | None = None,
+        limits: SubturnLimits | None = None,
+        register: Register = _registers_nothing,
+        answer: Answer = _asks_nobody,
+    ) -> None:
+        self.config = config or LoopConfig()
+        self.events = TurnEvents(engine.events)
+        self.registry = TurnRegistry()
+        self.steering = Steering(
+            capacity=self.config.steering_capacity, mode=self.config.steering_mode
+        )
+        self.subturns = Subturns(
+            scope=scope,
+            registry=self.registry,
+            events=self.events,
+            run=self._run_child,
+            agents=agents,
+            limits=limits,
+        )
+        self._engine = engine
+        self._history = history
+        self._agents = agents
+        self._child_engine = child_engine
+        self._register = register
+        self._answer = answer
+        self._roots: dict[str, _Root] = {}
+        self._runs: dict[str, TurnRun] = {}
+        self._contexts: dict[str, Context] = {}
+        self._stops: set[Claim] = set()
+
+    # ---- running
+
+    def run(
+        self, turn: OpenTurn, prompt: str, correlation: Mapping[str, Any]
+    ) -> Effect[None, TurnError]:
+        """See TurnRunner. Fails with "turn_active", "no_agent", "history", "launch_canceled" (it
+        was stopped before it began), "context_limit", "stream". A stop or a hard abort ends it as
+        interrupted, for "user".
+        """
+        return self._run(turn, prompt, correlation)
+
+    def continue_session(
+        self, turn: OpenTurn, correlation: Mapping[str, Any]
+    ) -> Effect[bool, TurnError]:
+        """Run a turn on what was queued in the session after its last one; False, and nothing
+        begins, where nothing was. Fails as ``run``.
+        """
+        return self._continue(turn, correlation)
+
+    @fb.effect(raises=TurnError)
+    async def _continue(self, turn: OpenTurn, correlation: Mapping[str, Any]) -> bool:
+        # No wait before the claim: of two, one gets the session.
+        if self.registry.claimed(turn.workspace_id) is None:
+            messages = self.steering.take(turn.workspace_id)
+            if not messages:
+                return False
+            await self._run(turn, "\n\n".join(messages), correlation)
+            return True
+        raise TurnError("turn_active", f"a turn of {turn.workspace_id} runs already", "Steer it.")
+
+    @fb.effect(raises=TurnError)
+    async def _run(self, turn: OpenTurn, prompt: str, correlation: Mapping[str, Any]) -> None:
+        agent = self._agents.default
+        if agent is None:
+            raise TurnError("no_agent", "there is no agent to run a turn", "Give the loop one.")
+        claim = self.registry.claim(turn.workspace_id)
+        with fb.uninterruptible() as restore:
+            try:
+                with restore():
+                    point = await self._restore_point(turn.workspace_id)
+                self._look_for_a_stop(claim, turn)
+            except BaseException:
+                self._stops.discard(claim)
+                self.registry.give_up(claim)
+                raise
+            # From here on it can be aborted.
+            state = TurnState(
+                turn.turn_id, turn.workspace_id, agent=agent, limits=self.subturns.limits
+            )
+            state.restore_point = point
+            run = TurnRun(state, agent, self._around(turn, correlation))
+            root = self._roots[turn.turn_id] = _Root(turn, state, run)
+            self._runs[turn.turn_id] = run
+            claim.state = state
+            done = self._register(turn.turn_id, lambda _message_id: run.goes_on)
+            try:
+                await bind(turn, state, self.registry)
+                self.events.emit(TurnStartEvent(**run.about, prompt=prompt))
+                exit_ = await self._run_to_its_end(root, prompt, restore)
+            finally:
+                del self._roots[turn.turn_id], self._runs[turn.turn_id]
+                self.registry.give_up(claim)
+                root.over.set()
+                done()
+        if isinstance(exit_, fb.Failure):
+            cause = exit_.failure()
+            if cause.has_interrupts_only:
+                reason = "user" if state.abort_wanted else _reason_of(cause)
+                cause = fb.Cause((fb.Interrupt(None, reason),))
+            await Effect.fail_cause(cause)
+
+    async def _run_to_its_end(
+        self, root: _Root, prompt: str, restore: Callable[[], Any]
+    ) -> Exit[str, TurnError]:
+        """Masked but for the wait: the end is the end, whoever asked for it."""
+        work = (
+            root.run.run(prompt)
+            .provide_service(CURRENT_TURN, root.state)
+            .provide_service(fb.ClockTag, root.turn.clock)
+        )
+        fiber = await work.fork_in(root.turn.scope)
+        fiber.set_name(f"turn {root.turn.turn_id}")
+        fiber.ignore_failure()  # its exit is that of ``run``
+        root.state.run_by(fiber)
+        try:
+            with restore():
+                await fiber.exit()
+        except BaseException as error:
+            # A shutdown, or whoever runs it: the turn is interrupted with it, for that reason.
+            interrupt = fb.interrupt_of(error)
+            await fiber.interrupt(reason=None if interrupt is None else interrupt.reason)
+            raise
+        finally:
+            exit_ = await fiber.exit()
+            await self._end(root, exit_)
+        return exit_
+
+    async def _end(self, root: _Root, exit_: Exit[str, TurnError]) -> None:
+        state = root.state
+        if isinstance(exit_, fb.Success):
+            state.status = "completed"
+            end = TurnEndEvent(**root.run.about, status="completed", content=exit_.unwrap())
+        else:
+            cause = exit_.failure()
+            state.let_go()
+            # The turns below end with it, as the scope of the open turn would have it, too.
+            finish(state, hard=True, registry=self.registry)
+            if state.abort_wanted:
+                await self._put_back(root)
+            if cause.has_interrupts_only:
+                state.status = "aborted"
+                end = TurnEndEvent(**root.run.about, status="aborted")
+            else:
+                state.status = "error"
+                error = str(cause.squash())
+                self.events.emit(TurnErrorEvent(**root.run.about, error=error))
+                end = TurnEndEvent(**root.run.about, status="error", error=error)
+        self.events.emit(end)
+
+    # ---- the conversation before the turn
+
+    async def _restore_point(self, session: str) -> RestorePoint:
+        """What the conversation is now, with all that is left of an answer before committed."""
+        try:
+            await self._engine.stop_stream(session, reason="system")
+            left = await self._history.commit_partial(session).exit()
+            if isinstance(left, fb.Failure):
+                # One that can't be committed stays on disk; the start of the stream says why.
+                _log.debug("a partial is left as it is", problem=left.failure().pretty())
+            last = await self._history.tail(session, 1)
+        except HistoryError as error:
+            raise TurnError("history", str(error), error.way_out) from error
+        sequence = last[0].metadata.history_sequence if last else None
+        return RestorePoint(sequence, self._context_of(session).omitted)
+
+    async def _put_back(self, root: _Root) -> None:
+        """The turns below first: they write no more. Then what the turn has said is taken back."""
+        state, point = root.state, root.state.restore_point
+        assert point is not None, "a root has one from its start on"
+        grace_seconds = self.config.abort_grace_seconds
+        below = wait_below(state, self.registry).timeout_option(grace_seconds)
+        await below.provide_service(fb.ClockTag, root.turn.clock)
+        for child in self.registry.below(state):
+            _log.warning("an aborted subturn goes on", turnId=child.turn_id)
+        self._context_of(state.workspace_id).omitted = point.omitted
+        cut = await self._history.truncate(state.workspace_id, point.last_sequence).exit()
+        if isinstance(cut, fb.Failure):
+            error = f"the conversation could not be put back: {cut.failure().squash()}"
+            _log.warning("a hard abort is not whole", turnId=state.turn_id, error=error)
+            self.events.emit(TurnErrorEvent(**root.run.about, error=error))
+
+    def _context_of(self, session: str) -> Context:
+        return self._contexts.setdefault(session, Context())
+
+    def _around(self, turn: OpenTurn, correlation: Mapping[str, Any]) -> Surroundings:
+        return Surroundings(
+            engine=self._engine,
+            history=self._history,
+            events=self.events,
+            registry=self.registry,
+            steering=self.steering,
+            config=self.config,
+            context=self._context_of(turn.workspace_id),
+            scope=turn.scope,
+            correlation=correlation,
+            tools_correlation=correlation,
+        )
+
+    # ---- children
+
+    @fb.effect(raises=TurnError)
+    async def _run_child(self, child: ChildRun) -> str:
+        """On an engine and a conversation of its own: nothing of it is the parent's."""
+        state = child.state
+        history = EphemeralHistory(rows=self.subturns.limits.history_rows)
+        root = self._roots.get(_root_of(state).turn_id)
+        scope = Scope(name=state.turn_id)
+        run = TurnRun(
+            state,
+            child.agent,
+            Surroundings(
+                engine=self._child_engine(history),
+                history=history,
+                events=self.events,
+                registry=self.registry,
+                steering=self.steering,
+                config=self.config,
+                context=Context(),
+                scope=scope,
+                correlation={"type": "subturn", "turnId": state.turn_id},
+                tools_correlation={} if root is None else root.run.correlation,
+            ),
+        )
+        self._runs[state.turn_id] = run
+        try:
+            return await scope.use(run.run(child.prompt))
+        finally:
+            del self._runs[state.turn_id]
+            self.steering.clear(state.workspace_id)
+
+    # ---- what others want of a turn
+
+    def steer(self, turn_id: str, text: str) -> Effect[None, TurnError]:
+        """Let a turn that runs hear ``text`` at its next step. Fails with "not_found",
+        "steering_full", "empty_message".
+        """
+
+        def steer() -> None:
+            run = self._run_of(turn_id)
+            self.steering.put(run.state.workspace_id, text)
+            run.hear()
+
+        return _asked(steer)
+
+    def queue(self, session: str | None, text: str) -> Effect[None, TurnError]:
+        """Say something to whatever turn of the session hears it first: the one that runs, or the
+        next one. ``session`` None: to whichever session looks first.
+        """
+
+        def queue() -> None:
+            self.steering.put(session, text)
+            state = None if session is None else self.registry.root(session)
+            if state is not None and state.turn_id in self._runs:
+                self._runs[state.turn_id].hear()
+
+        return _asked(queue)
+
+    def interrupt(self, turn_id: str, *, hint: str | None = None) -> Effect[None, TurnError]:
+        """Have a turn end soon: no further tools, one last call without any, then it is completed.
+        Fails with "not_found", and with "aborted" once it is aborted hard.
+        """
+        return _asked(lambda: self._run_of(turn_id).interrupt(hint))
+
+    def finish(self, turn_id: str, *, hard: bool) -> Effect[None, TurnError]:
+        """End a turn, root or child: softly as ``interrupt``, or ``hard``. Hard also ends the turns
+        below one that has ended by itself.
+        """
+        return self._hard(turn_id) if hard else self.interrupt(turn_id)
+
+    @fb.effect(raises=TurnError)
+    async def _hard(self, turn_id: str) -> None:
+        root = self._roots.get(turn_id)
+        if root is not None:
+            await self._abort(root)
+            return
+        state = self.registry.find(turn_id)
+        if state is None:
+            raise _not_found(f"turn {turn_id}")
+        finish(state, hard=True, registry=self.registry)
+        await wait_below(state, self.registry)
+
+    def hard_abort(self, session: str) -> Effect[bool, TurnError]:
+        """Abort the session's turn and all below it, and put the conversation back to what it was.
+        True once that is done; False where it was asked for before, or the turn was done already.
+
+        Fails with "not_found" (no turn runs there) and "initializing" (it has not begun).
+        """
+        return self._hard_abort(session)
+
+    @fb.effect(raises=TurnError)
+    async def _hard_abort(self, session: str) -> bool:
+        claim = self.registry.claimed(session)
+        if claim is None:
+            raise _not_found(f"turn in {session}")
+        if claim.state is None:
+            raise TurnError(
+                "initializing", f"the turn in {session} is still initializing", "Try again."
+            )
+        return await self._abort(self._roots[claim.state.turn_id])
+
+    async def _abort(self, root: _Root) -> bool:
+        state = root.state
+        if state.is_finished and not state.is_aborted:
+            # It has said its last word, and that is stored. What it left running is not.
+            finish(state, hard=True, registry=self.registry)
+            return False
+        if not state.want_abort():
+            return False
+        self.events.emit(InterruptReceivedEvent(**root.run.about, kind="hard_abort"))
+        finish(state, hard=True, registry=self.registry)
+        await root.over.wait()
+        return True
+
+    def stop(self, session: str) -> Effect[bool, TurnError]:
+        """A person's stop: what is queued in the session is dropped, its turn aborted. One that has
+        not begun won't. Fails with "not_found"; an idle session remembers nothing of it.
+        """
+        return self._stop(session)
+
+    @fb.effect(raises=TurnError)
+    async def _stop(self, session: str) -> bool:
+        claim = self.registry.claimed(session)
+        if claim is None:
+            raise _not_found(f"turn in {session}")
+        self.steering.clear(session)
+        if claim.state is not None:
+            return await self._abort(self._roots[claim.state.turn_id])
+        first = claim not in self._stops
+        self._stops.add(claim)
+        return first
+
+    def _look_for_a_stop(self, claim: Claim, turn: OpenTurn) -> None:
+        if claim in self._stops:
+            self.events.emit(
+                TurnEndEvent(workspace_id=turn.workspace_id, turn_id=turn.turn_id, status="aborted")
+            )
+            raise TurnError(CALLED_OFF, "the turn was stopped before it began")
+
+    def spawn_subturn(
+        self, turn_id: str, config: Mapping[str, Any]
+    ) -> Effect[SubturnResult, TurnError]:
+        """Run a subturn of a turn, by the fields of a SpawnRequest (camelCase); gives its result.
+        Fails as ``Subturns.spawn``, and with "not_found".
+        """
+
+        def spawn() -> Effect[SubturnResult, TurnError]:
+            try:
+                request, parent = spawn_request(config), self._run_of(turn_id).state
+            except TurnError as error:
+                return Effect.fail(error)
+            return self.subturns.spawn(request, parent=parent)
+
+        return Effect.suspend(spawn)
+
+    def answer_permission(
+        self, turn_id: str, request_id: str, answer: object
+    ) -> Effect[bool, TurnError]:
+        """Answer a question of a turn. False, and nothing is changed, where the turn is over or
+        this is not the request that waits.
+        """
+        root = self._roots.get(turn_id)
+        if root is None or not request_id:
+            return Effect.succeed(False)
+        return self._answer(root.turn, request_id, answer)
+
+    def _run_of(self, turn_id: str) -> TurnRun:
+        run = self._runs.get(turn_id)
+        if run is None:
+            raise _not_found(f"turn {turn_id}")
+        return run
+
+
+def _asked(do: Callable[[], None]) -> Effect[None, TurnError]:
+    @fb.effect(raises=TurnError)
+    async def asked() -> None:
+        do()
+
+    return asked()
+
+
+def _not_found(what: str) -> TurnError:
+    return TurnError("not_found", f"no {what} runs", "It may have ended meanwhile.")
+
+
+def _root_of(state: TurnState) -> TurnState:
+    above = list(state.ancestors)
+    return above[-1] if above else state
+
+
+def _reason_of(cause: fb.Cause[Any]) -> str | None:
+    reasons = [reason.reason for reason in cause.reasons if isinstance(reason, fb.Interrupt)]
+    return next((reason for reason in reasons if reason is not None), None)

@@ -1,0 +1,53 @@
+"""Steering: what a person says while a turn runs, until the turn hears it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import final
+
+from ..model.errors import TurnError
+from .config import SteeringMode
+
+
+@final
+class Steering:
+    """A queue a session, and one for whoever names none: a session whose own is empty takes from
+    that.
+    """
+
+    def __init__(self, *, capacity: int, mode: SteeringMode) -> None:
+        self._capacity = capacity
+        self._mode: SteeringMode = mode
+        self._queues: dict[str | None, deque[str]] = {}
+
+    def put(self, session: str | None, text: str) -> None:
+        """Queue ``text``. Raises TurnError ("steering_full", "empty_message")."""
+        if not text.strip():
+            raise TurnError("empty_message", "the message has no text", "Say something.")
+        queue = self._queues.setdefault(session, deque())
+        if len(queue) >= self._capacity:
+            raise TurnError(
+                "steering_full",
+                "steering queue is full",
+                f"Wait until the turn has heard some of the {self._capacity} messages.",
+            )
+        queue.append(text)
+
+    def waits(self, session: str) -> bool:
+        """Whether there is something that this session would take."""
+        return bool(self._queues.get(session) or self._queues.get(None))
+
+    def take(self, session: str) -> list[str]:
+        """What the turn hears now: the oldest message, or all of them."""
+        key = session if self._queues.get(session) else None
+        queue = self._queues.get(key)
+        if not queue:
+            return []
+        taken = [queue.popleft()] if self._mode == "one-at-a-time" else list(queue)
+        if not queue or self._mode == "all":
+            del self._queues[key]
+        return taken
+
+    def clear(self, session: str) -> int:
+        """Forget what was queued in this session; gives how many messages."""
+        return len(self._queues.pop(session, ()))
