@@ -1,34 +1,22 @@
 """AgentLoop: runs turns, and lets others steer, interrupt, abort and continue them.
 
-A turn is a fiber in the scope of its open turn. It ends in one place, whatever ended it: the turns
-below it are ended with it or left, its conversation is put back where that was asked for, and
-exactly one turn.end is told.
+A turn is a fiber in the scope of its open turn. What it does is turn_run.py's, how it ends
+root_turn.py's; here is who may begin one, and what others may want of it.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
 
-import structlog
-
 import fibers as fb
-from fibers import Effect, Exit, Scope
-from streamengine import HistoryError, HistoryStore, StreamEngine
+from fibers import Effect, Scope
+from streamengine import HistoryStore, StreamEngine
 
-from ..events import (
-    InterruptReceivedEvent,
-    TurnEndEvent,
-    TurnErrorEvent,
-    TurnEvents,
-    TurnStartEvent,
-)
+from ..events import TurnEndEvent, TurnEvents
 from ..model.errors import TurnError
 from ..open_turn import OpenTurn, TurnRunner
 from ..subturns import (
-    CURRENT_TURN,
     Agents,
     ChildRun,
     Claim,
@@ -39,14 +27,13 @@ from ..subturns import (
     TurnState,
 )
 from ..subturns.ephemeral import EphemeralHistory
-from ..subturns.finish import bind, finish, wait_below
+from ..subturns.finish import finish, wait_below
 from ..subturns.parse import spawn_request
-from ..subturns.state import RestorePoint
 from .config import LoopConfig
+from .parts import Context, LoopParts, Surroundings
+from .root_turn import RootTurn, restore_point
 from .steering import Steering
-from .turn_run import Context, Surroundings, TurnRun
-
-_log = structlog.get_logger("turns.loop")
+from .turn_run import TurnRun
 
 CALLED_OFF: Final = "launch_canceled"
 """The kind of the TurnError of a turn that was stopped before it began."""
@@ -64,16 +51,6 @@ def _registers_nothing(_turn_id: str, _pending: Callable[[str], bool]) -> Callab
 
 def _asks_nobody(_turn: OpenTurn, _request_id: str, _answer: object) -> Effect[bool, TurnError]:
     return Effect.succeed(False)
-
-
-@dataclass(slots=True)
-class _Root:
-    """A root turn that runs."""
-
-    turn: OpenTurn
-    state: TurnState
-    run: TurnRun
-    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @final
@@ -116,15 +93,19 @@ class AgentLoop(TurnRunner):
             agents=agents,
             limits=limits,
         )
-        self._engine = engine
-        self._history = history
+        self._parts = LoopParts(
+            engine=engine,
+            history=history,
+            events=self.events,
+            registry=self.registry,
+            steering=self.steering,
+            config=self.config,
+        )
         self._agents = agents
         self._child_engine = child_engine
         self._register = register
         self._answer = answer
-        self._roots: dict[str, _Root] = {}
-        self._runs: dict[str, TurnRun] = {}
-        self._contexts: dict[str, Context] = {}
+        self._roots: dict[str, RootTurn] = {}
         self._stops: set[Claim] = set()
 
     # ---- running
@@ -166,134 +147,30 @@ class AgentLoop(TurnRunner):
         with fb.uninterruptible() as restore:
             try:
                 with restore():
-                    point = await self._restore_point(turn.workspace_id)
+                    point = await restore_point(self._parts, turn.workspace_id)
                 self._look_for_a_stop(claim, turn)
             except BaseException:
                 self._stops.discard(claim)
                 self.registry.give_up(claim)
                 raise
-            # From here on it can be aborted.
-            state = TurnState(
-                turn.turn_id, turn.workspace_id, agent=agent, limits=self.subturns.limits
-            )
-            state.restore_point = point
-            run = TurnRun(state, agent, self._around(turn, correlation))
-            root = self._roots[turn.turn_id] = _Root(turn, state, run)
-            self._runs[turn.turn_id] = run
-            claim.state = state
-            done = self._register(turn.turn_id, lambda _message_id: run.goes_on)
+            root = RootTurn(self._parts, turn, agent, point, correlation, self.subturns.limits)
+            self._roots[turn.turn_id] = root
+            self._parts.runs[turn.turn_id] = root.run
+            claim.state = root.state
+            done = self._register(turn.turn_id, lambda _message_id: root.run.goes_on)
             try:
-                await bind(turn, state, self.registry)
-                self.events.emit(TurnStartEvent(**run.about, prompt=prompt))
-                exit_ = await self._run_to_its_end(root, prompt, restore)
+                exit_ = await root.run_to_its_end(prompt, restore)
             finally:
-                del self._roots[turn.turn_id], self._runs[turn.turn_id]
+                del self._roots[turn.turn_id], self._parts.runs[turn.turn_id]
                 self.registry.give_up(claim)
-                root.over.set()
+                root.is_over()
                 done()
         if isinstance(exit_, fb.Failure):
             cause = exit_.failure()
             if cause.has_interrupts_only:
-                reason = "user" if state.abort_wanted else _reason_of(cause)
+                reason = "user" if root.state.abort_wanted else _reason_of(cause)
                 cause = fb.Cause((fb.Interrupt(None, reason),))
             await Effect.fail_cause(cause)
-
-    async def _run_to_its_end(
-        self, root: _Root, prompt: str, restore: Callable[[], Any]
-    ) -> Exit[str, TurnError]:
-        """Masked but for the wait: the end is the end, whoever asked for it."""
-        work = (
-            root.run.run(prompt)
-            .provide_service(CURRENT_TURN, root.state)
-            .provide_service(fb.ClockTag, root.turn.clock)
-        )
-        fiber = await work.fork_in(root.turn.scope)
-        fiber.set_name(f"turn {root.turn.turn_id}")
-        fiber.ignore_failure()  # its exit is that of ``run``
-        root.state.run_by(fiber)
-        try:
-            with restore():
-                await fiber.exit()
-        except BaseException as error:
-            # A shutdown, or whoever runs it: the turn is interrupted with it, for that reason.
-            interrupt = fb.interrupt_of(error)
-            await fiber.interrupt(reason=None if interrupt is None else interrupt.reason)
-            raise
-        finally:
-            exit_ = await fiber.exit()
-            await self._end(root, exit_)
-        return exit_
-
-    async def _end(self, root: _Root, exit_: Exit[str, TurnError]) -> None:
-        state = root.state
-        if isinstance(exit_, fb.Success):
-            state.status = "completed"
-            end = TurnEndEvent(**root.run.about, status="completed", content=exit_.unwrap())
-        else:
-            cause = exit_.failure()
-            state.let_go()
-            # The turns below end with it, as the scope of the open turn would have it, too.
-            finish(state, hard=True, registry=self.registry)
-            if state.abort_wanted:
-                await self._put_back(root)
-            if cause.has_interrupts_only:
-                state.status = "aborted"
-                end = TurnEndEvent(**root.run.about, status="aborted")
-            else:
-                state.status = "error"
-                error = str(cause.squash())
-                self.events.emit(TurnErrorEvent(**root.run.about, error=error))
-                end = TurnEndEvent(**root.run.about, status="error", error=error)
-        self.events.emit(end)
-
-    # ---- the conversation before the turn
-
-    async def _restore_point(self, session: str) -> RestorePoint:
-        """What the conversation is now, with all that is left of an answer before committed."""
-        try:
-            await self._engine.stop_stream(session, reason="system")
-            left = await self._history.commit_partial(session).exit()
-            if isinstance(left, fb.Failure):
-                # One that can't be committed stays on disk; the start of the stream says why.
-                _log.debug("a partial is left as it is", problem=left.failure().pretty())
-            last = await self._history.tail(session, 1)
-        except HistoryError as error:
-            raise TurnError("history", str(error), error.way_out) from error
-        sequence = last[0].metadata.history_sequence if last else None
-        return RestorePoint(sequence, self._context_of(session).omitted)
-
-    async def _put_back(self, root: _Root) -> None:
-        """The turns below first: they write no more. Then what the turn has said is taken back."""
-        state, point = root.state, root.state.restore_point
-        assert point is not None, "a root has one from its start on"
-        grace_seconds = self.config.abort_grace_seconds
-        below = wait_below(state, self.registry).timeout_option(grace_seconds)
-        await below.provide_service(fb.ClockTag, root.turn.clock)
-        for child in self.registry.below(state):
-            _log.warning("an aborted subturn goes on", turnId=child.turn_id)
-        self._context_of(state.workspace_id).omitted = point.omitted
-        cut = await self._history.truncate(state.workspace_id, point.last_sequence).exit()
-        if isinstance(cut, fb.Failure):
-            error = f"the conversation could not be put back: {cut.failure().squash()}"
-            _log.warning("a hard abort is not whole", turnId=state.turn_id, error=error)
-            self.events.emit(TurnErrorEvent(**root.run.about, error=error))
-
-    def _context_of(self, session: str) -> Context:
-        return self._contexts.setdefault(session, Context())
-
-    def _around(self, turn: OpenTurn, correlation: Mapping[str, Any]) -> Surroundings:
-        return Surroundings(
-            engine=self._engine,
-            history=self._history,
-            events=self.events,
-            registry=self.registry,
-            steering=self.steering,
-            config=self.config,
-            context=self._context_of(turn.workspace_id),
-            scope=turn.scope,
-            correlation=correlation,
-            tools_correlation=correlation,
-        )
 
     # ---- children
 
@@ -317,14 +194,14 @@ class AgentLoop(TurnRunner):
                 context=Context(),
                 scope=scope,
                 correlation={"type": "subturn", "turnId": state.turn_id},
-                tools_correlation={} if root is None else root.run.correlation,
+                tools_correlation={} if root is None else root.correlation,
             ),
         )
-        self._runs[state.turn_id] = run
+        self._parts.runs[state.turn_id] = run
         try:
             return await scope.use(run.run(child.prompt))
         finally:
-            del self._runs[state.turn_id]
+            del self._parts.runs[state.turn_id]
             self.steering.clear(state.workspace_id)
 
     # ---- what others want of a turn
@@ -349,8 +226,8 @@ class AgentLoop(TurnRunner):
         def queue() -> None:
             self.steering.put(session, text)
             state = None if session is None else self.registry.root(session)
-            if state is not None and state.turn_id in self._runs:
-                self._runs[state.turn_id].hear()
+            if state is not None and state.turn_id in self._parts.runs:
+                self._parts.runs[state.turn_id].hear()
 
         return _asked(queue)
 
@@ -370,7 +247,7 @@ class AgentLoop(TurnRunner):
     async def _hard(self, turn_id: str) -> None:
         root = self._roots.get(turn_id)
         if root is not None:
-            await self._abort(root)
+            await root.abort()
             return
         state = self.registry.find(turn_id)
         if state is None:
@@ -395,20 +272,7 @@ class AgentLoop(TurnRunner):
             raise TurnError(
                 "initializing", f"the turn in {session} is still initializing", "Try again."
             )
-        return await self._abort(self._roots[claim.state.turn_id])
-
-    async def _abort(self, root: _Root) -> bool:
-        state = root.state
-        if state.is_finished and not state.is_aborted:
-            # It has said its last word, and that is stored. What it left running is not.
-            finish(state, hard=True, registry=self.registry)
-            return False
-        if not state.want_abort():
-            return False
-        self.events.emit(InterruptReceivedEvent(**root.run.about, kind="hard_abort"))
-        finish(state, hard=True, registry=self.registry)
-        await root.over.wait()
-        return True
+        return await self._roots[claim.state.turn_id].abort()
 
     def stop(self, session: str) -> Effect[bool, TurnError]:
         """A person's stop: what is queued in the session is dropped, its turn aborted. One that has
@@ -423,7 +287,7 @@ class AgentLoop(TurnRunner):
             raise _not_found(f"turn in {session}")
         self.steering.clear(session)
         if claim.state is not None:
-            return await self._abort(self._roots[claim.state.turn_id])
+            return await self._roots[claim.state.turn_id].abort()
         first = claim not in self._stops
         self._stops.add(claim)
         return first
@@ -463,7 +327,7 @@ class AgentLoop(TurnRunner):
         return self._answer(root.turn, request_id, answer)
 
     def _run_of(self, turn_id: str) -> TurnRun:
-        run = self._runs.get(turn_id)
+        run = self._parts.runs.get(turn_id)
         if run is None:
             raise _not_found(f"turn {turn_id}")
         return run

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypedDict, final
 
 import structlog
 
 import fibers as fb
-from fibers import Effect, Scope
+from fibers import Effect
 from streamengine import (
     Event,
-    HistoryStore,
     SendError,
     StartOptions,
-    StreamEngine,
     StreamHandle,
     StreamRequest,
 )
@@ -31,17 +28,15 @@ from ..events import (
     LlmRetryEvent,
     SteeringInjectedEvent,
     TurnEvent,
-    TurnEvents,
 )
 from ..model.errors import TurnError
-from ..subturns import Agent, TurnRegistry, TurnState
+from ..subturns import Agent, TurnState
 from ..subturns.finish import finish
 from .background import Jobs
-from .config import LoopConfig
 from .context import is_context_error, to_omit
 from .gate import SKIPPED_FOR_INTERRUPT, SKIPPED_FOR_STEERING, Gate
+from .parts import Surroundings
 from .recovery import Again, PromptKind, Recovery
-from .steering import Steering
 from .steps import TurnSteps
 
 _log = structlog.get_logger("turns.loop")
@@ -52,32 +47,6 @@ class About(TypedDict):
 
     workspace_id: str
     turn_id: str
-
-
-@dataclass(slots=True)
-class Context:
-    """What of a conversation its model is no longer shown. Lives as long as the process."""
-
-    omitted: frozenset[str] = field(default_factory=frozenset[str])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a turn runs on."""
-
-    engine: StreamEngine
-    history: HistoryStore
-    events: TurnEvents
-    registry: TurnRegistry
-    steering: Steering
-    config: LoopConfig
-    context: Context
-    scope: Scope
-    """Holds the background work of the turn."""
-    correlation: Mapping[str, Any]
-    """Of its streams."""
-    tools_correlation: Mapping[str, Any]
-    """Of the root: in whose name tools work."""
 
 
 @final

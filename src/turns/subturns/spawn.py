@@ -103,19 +103,18 @@ class Subturns:
                 "no_parent_turn", "a subturn has to be started by a turn", "Name the parent."
             )
         slot = parent.slots.slot()
-        child: _Child | None = None
         with fb.uninterruptible() as restore:
             try:
                 with restore():
                     await slot.acquire(self.limits.slot_timeout_seconds)
-                # From here on nothing waits: a hard abort of the parent comes after it, and finds
-                # the child registered, or came before it, and is seen by owned_by.
                 child = self._made(request, parent, slot)
-                child.tell_spawn()
-                fiber = await child.live().fork_in(self._scope)
-            finally:
-                if child is None:
-                    slot.release()
+            except BaseException:
+                slot.release()
+                raise
+            # Nothing waits between its registration and owned_by: a hard abort of the parent comes
+            # after both and finds the child, or came before and is seen there.
+            child.tell_spawn()
+            fiber = await child.live().fork_in(self._scope)
             child.owned_by(fiber)
             with restore():
                 exit_ = await fiber.exit()

@@ -74,7 +74,7 @@ async def room(rt: fb.Runtime, clock: TestClock, tmp_path: Path) -> AsyncIterato
         await each.desk.pass_time(10)  # a provider that hears nothing is given up then
         assert all(fiber.poll() is not None for fiber in closing)
         loop = each.loop
-        assert (loop._roots, loop._runs, loop._stops) == ({}, {}, set())
+        assert (loop._roots, loop._parts.runs, loop._stops) == ({}, {}, set())
         assert loop.registry.children == ()
         assert each.desk.is_idle
 

@@ -46,7 +46,8 @@ async def spawn(
     r: Room, prompt: str = "Below", **fields: Any
 ) -> fb.Fiber[SubturnResult, TurnError]:
     """A child of the turn that runs, as far as it can get."""
-    request = SpawnRequest(prompt=prompt, **{"agent": "helper", **fields})
+    asked: dict[str, Any] = {"agent": "helper", **fields}
+    request = SpawnRequest(prompt=prompt, **asked)
     fiber = r.rt.run_fork(r.loop.subturns.spawn(request, parent=r.state)).ignore_failure()
     await r.desk.idle()
     return fiber

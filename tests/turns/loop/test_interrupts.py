@@ -140,7 +140,7 @@ async def test_a_hard_abort_puts_the_conversation_back(room: MakeRoom) -> None:
     r = room(WHOLE, calls("slow"), tools=[slow.hand])
     await r.whole("Before")
     before = r.desk.disk.rows()
-    context = r.loop._context_of(WORKSPACE)
+    context = r.loop._parts.context_of(WORKSPACE)
     context.omitted = frozenset({"earlier"})
     fiber = await r.start("Then")
     await r.steer("and steering")

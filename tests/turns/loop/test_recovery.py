@@ -10,7 +10,7 @@ import pytest
 from fibers import AbortSignal
 from streamengine import StreamError, StreamRequest
 from streamengine.model import AssistantRow, Row, TextPart, UserRow
-from tests.streamengine.engine.kit import FAULT, WHOLE, WORKSPACE, Answer, Hand, calls, echo
+from tests.streamengine.engine.kit import FAULT, WHOLE, WORKSPACE, Call, Hand, Parts, calls, echo
 from turns.events import LlmRetryEvent
 from turns.loop import LoopConfig
 from turns.loop.context import is_context_error, shown, to_omit, tokens_of
@@ -53,11 +53,10 @@ async def test_the_third_time_it_is_the_named_error(room: MakeRoom) -> None:
 
 @pytest.mark.spec("U21")
 async def test_a_provider_that_refuses_at_once_is_retried_alike(room: MakeRoom) -> None:
-    def refuse(_call: object) -> object:
+    def refuse(_call: Call) -> Parts:
         raise StreamError("context_exceeded", "too much")
 
-    answers: list[Answer] = [refuse, refuse, WHOLE]  # type: ignore[list-item]  # it never answers
-    r = room(*answers)
+    r = room(refuse, refuse, WHOLE)
 
     assert await r.whole("Long") == "Hello there"
 
@@ -278,4 +277,4 @@ async def test_before_each_call_the_soft_limit_is_looked_at(room: MakeRoom) -> N
 
     assert [len(r.request(number).history) for number in (1, 2)] == [1, 0]
     assert len(r.desk.disk.rows()) == 4
-    assert r.loop._context_of(WORKSPACE).omitted == frozenset()
+    assert r.loop._parts.context_of(WORKSPACE).omitted == frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fibers as fb
-from streamengine.model import Finish, StreamEndEvent, ToolCall
+from streamengine.model import AbortReason, Finish, StreamEndEvent, ToolCall
 from tests.streamengine.engine.kit import (
     FAULT,
     FINISH,
@@ -185,12 +185,12 @@ async def test_a_turn_without_an_agent_does_not_begin(room: MakeRoom) -> None:
 
 @pytest.mark.parametrize("reason", ["user", "system"])
 async def test_a_stream_that_somebody_stops_ends_it_for_that_reason(
-    room: MakeRoom, reason: str
+    room: MakeRoom, reason: AbortReason
 ) -> None:
     r = room(Line())
     fiber = await r.start()
 
-    await r.desk.stop(reason)  # type: ignore[arg-type]  # one of the two
+    await r.desk.stop(reason)
     await r.desk.idle()
 
     cause = failure_of(fiber)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,8 @@ async def tree(rt: fb.Runtime, clock: TestClock) -> AsyncIterator[MakeTree]:
     """Makes a tree whose children do this work. Nothing of it is left after the test."""
     made: list[Tree] = []
 
-    def make(work: Work = at_once, **limits: float) -> Tree:
-        made.append(Tree(rt, clock, work, SubturnLimits(**limits)))  # type: ignore[arg-type]  # by name
+    def make(work: Work = at_once, **limits: Any) -> Tree:
+        made.append(Tree(rt, clock, work, SubturnLimits(**limits)))
         return made[-1]
 
     yield make

@@ -105,7 +105,8 @@ class Tree:
     def spawning(
         self, parent: TurnState | None, prompt: str = "Work", **fields: Any
     ) -> Effect[SubturnResult, TurnError]:
-        request = SpawnRequest(prompt=prompt, **{"model": "m", **fields})
+        asked: dict[str, Any] = {"model": "m", **fields}
+        request = SpawnRequest(prompt=prompt, **asked)
         return self.subturns.spawn(request, parent=parent)
 
     async def spawn(
