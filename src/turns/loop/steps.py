@@ -60,7 +60,7 @@ class TurnSteps:
             self.ended = "truncated"
             return ""
         words = "" if is_commit_worthy(without_refused(said)) else run.config.empty_text
-        if run.may_go_on and (run.has_next_prompt or run.jobs.running):
+        if run.may_go_on and (run.is_spoken_to or run.jobs.running):
             self.ended = "more"
             return words
         return self._end(said, words)

@@ -21,7 +21,7 @@ from streamengine import (
     StreamHandle,
     StreamRequest,
 )
-from streamengine.model import Completion, ErrorEvent, UsageDeltaEvent, UserRow, categorize
+from streamengine.model import Completion, ErrorEvent, UsageDeltaEvent, categorize
 
 from ..events import (
     InterruptReceivedEvent,
@@ -131,13 +131,18 @@ class TurnRun:
         return not self.is_last_call and not self.must_stop and self.may_call
 
     @property
-    def has_next_prompt(self) -> bool:
+    def is_spoken_to(self) -> bool:
+        """Whether an answer is not the last word: results alone are added to it instead."""
         return (
             self.wants_last_call
             or self._on.steering.waits(self.state.workspace_id)
-            or len(self.state.results) > 0
             or self.jobs.has_news
         )
+
+    @property
+    def has_next_prompt(self) -> bool:
+        """Whether there is something to hear before the next call."""
+        return self.is_spoken_to or len(self.state.results) > 0
 
     def late_results(self) -> list[str]:
         """The last look: all results that nobody has heard of."""
@@ -250,7 +255,6 @@ class TurnRun:
                 workspace_id, request, signal=self.state.controller.signal, options=options
             )
         except SendError as error:
-            recovery.is_added = await self._is_stored(request)
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             error_type = categorize(cause)
             self._verdict = recovery.after(error_type, str(error))
@@ -263,7 +267,7 @@ class TurnRun:
         name = f"{self.state.turn_id}/{recovery.number}"
         return StreamRequest(
             text=recovery.prompt,
-            # The row is found by it again, should the start fail after it was stored.
+            # Sent again, should the start fail after its row was stored, it is stored once.
             client_message_id=name,
             correlation=self._on.correlation,
             model=agent.model,
@@ -275,14 +279,6 @@ class TurnRun:
     def _on_constructed(self, message_id: str, _sequence: int) -> Effect[None]:
         self._message_id = message_id
         return Effect.succeed(None)
-
-    async def _is_stored(self, request: StreamRequest) -> bool:
-        found = await self._on.history.tail(self.state.workspace_id, 2).exit()
-        rows = found.value_or([])
-        return any(
-            isinstance(row, UserRow) and row.metadata.client_message_id == request.client_message_id
-            for row in rows
-        )
 
     async def _end_of(self, handle: StreamHandle) -> Completion:
         try:

@@ -28,7 +28,7 @@ def reasons(told: Sequence[LlmRetryEvent]) -> list[str]:
 # ---- too long
 
 
-@pytest.mark.spec("U21")
+@pytest.mark.spec("U21", "R17")
 async def test_after_two_context_retries_the_prompt_is_there_once(room: MakeRoom) -> None:
     """Report R17: each retry added the prompt again."""
     r = room(fails(TOO_LONG), fails(TOO_LONG), WHOLE)
@@ -48,6 +48,7 @@ async def test_the_third_time_it_is_the_named_error(room: MakeRoom) -> None:
 
     assert error.kind == "context_limit"
     assert error.message == f"context limit exceeded after 2 retries: {TOO_LONG}"
+    assert len(r.desk.provider.calls) == 3
     assert (r.prompts, r.ends) == (["Go"], ["error"])
 
 
@@ -153,7 +154,7 @@ async def test_one_that_was_cut_before_its_first_word_is_recovered_too(room: Mak
     assert r.prompts == ["Go", r.loop.config.recovery_prompt]
 
 
-@pytest.mark.spec("U23")
+@pytest.mark.spec("U23", "R17")
 async def test_after_a_context_retry_the_recovery_prompt_is_in_the_history(
     room: MakeRoom,
 ) -> None:

@@ -84,7 +84,7 @@ async def family(tree: MakeTree) -> tuple[Tree, list[fb.Fiber[SubturnResult, Tur
     return t, [fiber]
 
 
-@pytest.mark.spec("U1", "U2")
+@pytest.mark.spec("U1", "U2", "R31")
 async def test_only_the_hard_abort_cancels_and_only_in_its_own_session(tree: MakeTree) -> None:
     """Report R31: one key killed every background agent for good."""
     gate = Gate()

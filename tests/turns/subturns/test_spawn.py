@@ -283,7 +283,7 @@ async def test_whatever_befalls_a_child_its_slot_is_free_again(tree: MakeTree, h
     assert (root.slots.available, t.registry.children) == (5, ())
 
 
-@pytest.mark.spec("U9")
+@pytest.mark.spec("U9", "R34")
 async def test_five_cancelled_children_make_room_for_five_more(tree: MakeTree) -> None:
     """Report R34: a cancelled task left an orphan that held its slot."""
     gate = Gate()
