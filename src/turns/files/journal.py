@@ -1,0 +1,353 @@
+"""UndoJournal: what the files were before a turn changed them, on disk, a group a turn.
+
+A line with the old content is durable before the file is written. So whatever was changed can be
+taken back, also by the next process, and a crash in between leaves nothing to take back twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final, Literal, final
+
+import structlog
+from pydantic import Field, TypeAdapter, ValidationError
+
+from streamengine.history.directory import DurableDirectory, FsyncPolicy
+from streamengine.model.base import CamelModel
+from streamengine.model.errors import HistoryError
+
+from ..model.errors import TurnError
+from .folder import Folder, StoredFile
+
+KEPT_STEPS: Final = 50
+MAX_GROUP_BYTES: Final = 32 << 20
+"""Of old content that one group keeps."""
+
+_STEP_NAME: Final = re.compile(r"\d{8}\.jsonl")
+_log = structlog.get_logger("turns.files.journal")
+
+
+class Begun(CamelModel):
+    """The first line of a group."""
+
+    type: Literal["begun"] = "begun"
+    turn_id: str
+    at: str
+    """ISO 8601, UTC."""
+
+
+class Changed(CamelModel):
+    """A file is about to be changed. Its old content only in its first line of a group."""
+
+    type: Literal["changed"] = "changed"
+    path: str
+    is_first: bool
+    before: str | None = None
+    """Base64; None where there was no file."""
+    mode: int | None = None
+    after: str | None = None
+    """SHA-256 of the new content; None where the file is removed."""
+    made: tuple[str, ...] = ()
+    """Directories that the write makes, the outermost first."""
+
+
+class Closed(CamelModel):
+    """The group is over."""
+
+    type: Literal["closed"] = "closed"
+
+
+_line: TypeAdapter[Begun | Changed | Closed] = TypeAdapter(
+    Annotated[Begun | Changed | Closed, Field(discriminator="type")]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneStep:
+    """What an undo took back."""
+
+    turn_id: str
+    paths: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Net:
+    """What a whole group did to one file."""
+
+    before: str | None
+    mode: int | None
+    after: str | None
+    made: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Step:
+    name: str
+    turn_id: str
+    files: dict[str, _Net] = field(default_factory=dict[str, _Net])
+
+
+@final
+class UndoJournal:
+    """The undo steps of one workspace, the newest last. Every method blocks.
+
+    group = journal.begin("turn-1")
+    group.write("a.txt", b"new")
+    journal.undo()  # once the turn has ended
+    """
+
+    def __init__(self, directory: Path, folder: Folder, *, fsync: FsyncPolicy = "terminal") -> None:
+        self.folder = folder
+        self._directory = DurableDirectory(directory, fsync=fsync)
+        # Tools work in threads; a group must not end between a line and its write.
+        self._lock = threading.RLock()
+        self._open: set[str] = set()
+
+    def begin(self, turn_id: str) -> UndoGroup:
+        """A group; it is on disk from its first change on."""
+        return UndoGroup(self, turn_id)
+
+    def steps(self) -> list[str]:
+        """The turns whose changes can be taken back, the oldest first."""
+        with self._lock, _reported():
+            return [self._read(name).turn_id for name in self._names()]
+
+    def undo(self) -> UndoneStep:
+        """Take the newest step back. Raises TurnError: none there ("not_found"), a turn still
+        writes ("busy"), a file was changed by somebody since ("conflict"; nothing is undone then).
+        """
+        with self._lock, _reported():
+            if self._open:
+                raise TurnError(
+                    "busy", "a turn that changes files still runs", "Undo when it has ended."
+                )
+            names = self._names()
+            if not names:
+                raise TurnError("not_found", "there is nothing to undo", "")
+            return self._take_back(names[-1])
+
+    # ------------------------------------------------------------------ for the group
+
+    def _change(self, group: UndoGroup, path: str, data: bytes | None) -> None:
+        before = self.folder.read(path)
+        is_first = path not in group._seen
+        if is_first:
+            group._kept_bytes += 0 if before is None else len(before.data)
+            if group._kept_bytes > MAX_GROUP_BYTES:
+                raise TurnError(
+                    "too_large",
+                    f"the changes of this turn replace more than {MAX_GROUP_BYTES} bytes",
+                    "End the turn and go on in the next one.",
+                )
+        line = Changed(
+            path=path,
+            is_first=is_first,
+            before=_encoded(before) if is_first else None,
+            mode=None if before is None else before.mode,
+            after=_digest(data),
+            made=tuple(() if data is None else self.folder.missing_directories(path)),
+        )
+        if group._name is None:
+            group._name = self._new_name()
+            self._open.add(group._name)
+            now = datetime.now(tz=UTC).isoformat()
+            self._append(group._name, Begun(turn_id=group.turn_id, at=now))
+        self._append(group._name, line)
+        group._seen[path] = None
+        if data is None:
+            self.folder.remove(path)
+        else:
+            self.folder.write(path, data)
+
+    def _end(self, name: str) -> None:
+        self._open.discard(name)
+        self._append(name, Closed())
+        for old in self._names()[:-KEPT_STEPS]:
+            if old not in self._open:
+                with self._directory.made() as directory:
+                    directory.remove(old, durable=False)
+
+    def _take_back(self, name: str) -> UndoneStep:
+        step = self._read(name)
+        undone: list[tuple[str, _Net]] = []
+        for path, net in step.files.items():
+            now = self.folder.read(path)
+            digest = _digest(None if now is None else now.data)
+            if digest == _digest(_decoded(net.before)):
+                continue  # a crash came before the write, or an undo was cut off after this one
+            if digest != net.after:
+                raise TurnError(
+                    "conflict",
+                    f"{path} was changed after the turn {step.turn_id}",
+                    "Nothing was undone. Move that file away, or take its change back, first.",
+                )
+            undone.append((path, net))
+        for path, net in undone:
+            before = _decoded(net.before)
+            if before is None:
+                self.folder.remove(path)
+                for made in reversed(net.made):
+                    self.folder.remove_directory(made)
+            else:
+                self.folder.write(path, before, mode=net.mode)
+        with self._directory.made() as directory:
+            directory.remove(name, durable=True)
+        return UndoneStep(step.turn_id, tuple(step.files))
+
+    # ------------------------------------------------------------------ on disk
+
+    def _names(self) -> list[str]:
+        with self._directory.opened() as directory:
+            names = [] if directory is None else directory.names()
+        return [name for name in names if _STEP_NAME.fullmatch(name)]
+
+    def _new_name(self) -> str:
+        names = self._names()
+        return f"{int(names[-1][:8]) + 1 if names else 1:08}.jsonl"
+
+    def _append(self, name: str, line: Begun | Changed | Closed) -> None:
+        with self._directory.made() as directory:
+            directory.append_line(name, line.to_json().encode(), durable=True)
+
+    def _read(self, name: str) -> _Step:
+        with self._directory.opened() as directory:
+            content = None if directory is None else directory.read(name)
+        lines = b"" if content is None else content.data
+        # What has no newline was cut off by a crash, before its file was written.
+        whole = lines[: lines.rfind(b"\n") + 1].split(b"\n")
+        step = _Step(name, "")
+        for number, text in enumerate(line for line in whole if line.strip()):
+            try:
+                line = _line.validate_json(text)
+                if number == 0 and not isinstance(line, Begun):
+                    raise ValueError("the first line does not begin a group")
+                self._fold(step, line)
+            except (ValidationError, ValueError, KeyError) as error:
+                path = self._directory.path / name
+                _log.warning("an undo step can't be read", path=str(path), line=number + 1)
+                raise TurnError(
+                    "corrupt",
+                    f"{path} is no undo step (line {number + 1})",
+                    "Move that file away; the steps before it can be undone then.",
+                ) from error
+        return step
+
+    def _fold(self, step: _Step, line: Begun | Changed | Closed) -> None:
+        match line:
+            case Begun():
+                step.turn_id = line.turn_id
+            case Changed(is_first=True):
+                _decoded(line.before)
+                step.files[line.path] = _Net(line.before, line.mode, line.after, line.made)
+            case Changed():
+                step.files[line.path].after = line.after
+                step.files[line.path].made += line.made
+            case Closed():
+                pass
+
+
+@final
+class UndoGroup:
+    """The changes of one turn: one undo step. Made by ``UndoJournal.begin``."""
+
+    def __init__(self, journal: UndoJournal, turn_id: str) -> None:
+        self.turn_id = turn_id
+        self._journal = journal
+        self._name: str | None = None
+        self._seen: dict[str, None] = {}
+        self._kept_bytes = 0
+        self._over = False
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files that it changed."""
+        return tuple(self._seen)
+
+    def write(self, path: str, data: bytes) -> None:
+        """As ``Folder.write``, so that it can be undone. TurnError("ended") after the group."""
+        self._do(path, data)
+
+    def remove(self, path: str) -> None:
+        """As ``Folder.remove``, so that it can be undone. TurnError("ended") after the group."""
+        self._do(path, None)
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        """Replace ``old``, which must occur once in the file."""
+        with self._journal._lock:
+            stored = self._journal.folder.read(path)
+            if stored is None:
+                raise TurnError("not_found", f"there is no {path}", "Write it instead.")
+            try:
+                text = stored.data.decode()
+            except UnicodeDecodeError as error:
+                raise TurnError(
+                    "not_text", f"{path} is no UTF-8 text", "Write it whole."
+                ) from error
+            found = text.count(old) if old else 0
+            if found != 1:
+                raise TurnError(
+                    "ambiguous" if found else "not_found",
+                    f"the old text occurs {found} times in {path}",
+                    "Give a piece of the file that occurs exactly once.",
+                )
+            self._do(path, text.replace(old, new).encode())
+
+    def undo(self) -> UndoneStep | None:
+        """Take back what it changed so far; the group goes on. None where that is nothing."""
+        with self._journal._lock, _reported():
+            self._check()
+            if self._name is None:
+                return None
+            undone = self._journal._take_back(self._name)
+            self._journal._open.discard(self._name)
+            self._name = None
+            self._seen.clear()
+            self._kept_bytes = 0
+            return undone
+
+    def _end_if_active(self) -> bool:
+        """End it: later changes are refused. False where it had ended before."""
+        with self._journal._lock, _reported():
+            if self._over:
+                return False
+            self._over = True
+            if self._name is not None:
+                self._journal._end(self._name)
+            return True
+
+    def _do(self, path: str, data: bytes | None) -> None:
+        with self._journal._lock, _reported():
+            self._check()
+            self._journal._change(self, path, data)
+
+    def _check(self) -> None:
+        if self._over:
+            raise TurnError("ended", f"the turn {self.turn_id} has ended", "Start another one.")
+
+
+@contextmanager
+def _reported() -> Generator[None]:
+    try:
+        yield
+    except HistoryError as error:
+        raise TurnError("journal", str(error), "No file was changed without it.") from error
+
+
+def _encoded(stored: StoredFile | None) -> str | None:
+    return None if stored is None else base64.b64encode(stored.data).decode()
+
+
+def _decoded(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text, validate=True)
+
+
+def _digest(data: bytes | None) -> str | None:
+    return None if data is None else hashlib.sha256(data).hexdigest()

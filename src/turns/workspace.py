@@ -1,0 +1,73 @@
+"""Workspace: what the turns of one workspace hold on to. It outlives each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+from streamengine.history.directory import DurableDirectory, FsyncPolicy
+
+from .files.folder import Folder
+from .files.journal import UndoJournal
+from .files.watcher import INTERVAL_SECONDS, FolderWatcher
+from .holds.attribution import Attribution
+from .holds.continuation import ContinuationFlag
+from .holds.message import LiveMessage
+from .holds.permission import PermissionDesk
+from .holds.readings import LiveReadings
+from .holds.records import ToolRecords
+from .holds.warnings import UndoWarnings
+
+
+@final
+class Workspace:
+    """One of each thing that a turn can hold. Who wants to see it, looks here; who wants to hold
+    it, needs a turn.
+
+    ``folder``: where the tools work. ``state``: where its journal and flags are, out of their
+    reach.
+    """
+
+    def __init__(
+        self,
+        workspace_id: str,
+        *,
+        folder: Path,
+        state: Path,
+        fsync: FsyncPolicy = "terminal",
+        watch_seconds: float = INTERVAL_SECONDS,
+    ) -> None:
+        self.workspace_id = workspace_id
+        self.folder = Folder(folder)
+        directory = DurableDirectory(state, fsync=fsync)
+        self.message = LiveMessage()
+        self.records = ToolRecords()
+        self.permissions = PermissionDesk(directory)
+        self.journal = UndoJournal(state / "undo", self.folder, fsync=fsync)
+        self.warnings = UndoWarnings()
+        self.attribution = Attribution()
+        self.watcher = FolderWatcher(
+            folder, author=lambda: self.attribution.author, interval_seconds=watch_seconds
+        )
+        self.continuation = ContinuationFlag(directory)
+        self.readings = LiveReadings()
+
+
+@final
+class Workspaces:
+    """The workspaces that somebody has asked for, each made once.
+
+    workspaces = Workspaces(lambda id: Workspace(id, folder=root / id, state=state / id))
+    """
+
+    def __init__(self, make: Callable[[str], Workspace]) -> None:
+        self._make = make
+        self._made: dict[str, Workspace] = {}
+
+    def get(self, workspace_id: str) -> Workspace:
+        """The workspace; the first time, a new one."""
+        workspace = self._made.get(workspace_id)
+        if workspace is None:
+            workspace = self._made[workspace_id] = self._make(workspace_id)
+        return workspace
