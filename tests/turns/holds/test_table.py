@@ -144,7 +144,7 @@ async def test_who_comes_second_waits_until_everything_is_given_back(
 ) -> None:
     turn = bench.open()
     let_go = fb.Latch()
-    monkeypatch.setattr(turn.readings, "_release", lambda _end: let_go.await_())
+    _hang(turn.readings, let_go, monkeypatch)
 
     first = bench.rt.run_fork(turn.close("stalled"))
     second = bench.rt.run_fork(turn.close("completed"))
@@ -175,6 +175,13 @@ async def test_a_release_that_fails_keeps_none_of_the_others(
     assert [(log["hold"], log["error"]) for log in logs] == [(hold, "it is broken")]
 
 
+def _hang(hold: Hold, until: fb.Latch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hanging(_end: TurnEnd) -> fb.Effect[None]:
+        return until.await_()
+
+    monkeypatch.setattr(hold, "_release", hanging)
+
+
 def _break(turn: Turn, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_end: TurnEnd) -> None:
         raise RuntimeError("it is broken")
@@ -192,7 +199,7 @@ async def test_a_release_that_hangs_keeps_the_others_for_a_second(
     await bench.take_all(turn)
     let_go = fb.Latch()
     (hanging,) = [one for one in turn.holds if one.name == hold]
-    monkeypatch.setattr(hanging, "_release", lambda _end: let_go.await_())
+    _hang(hanging, let_go, monkeypatch)
 
     with capture_logs() as logs:
         closing = bench.rt.run_fork(turn.close("errored"))
