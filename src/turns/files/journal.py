@@ -281,7 +281,8 @@ class UndoGroup:
 
     def edit(self, path: str, old: str, new: str) -> None:
         """Replace ``old``, which must occur once in the file."""
-        with self._journal._lock:
+        with self._journal._lock, _reported():
+            self._check()
             stored = self._journal.folder.read(path)
             if stored is None:
                 raise TurnError("not_found", f"there is no {path}", "Write it instead.")

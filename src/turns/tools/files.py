@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, final
+from typing import Any, Final, final
 
 from fibers import AbortSignal
 from streamengine import ToolSpec, ToolUse
@@ -25,7 +25,7 @@ class FilesTool:
     All that it changes in one turn is one undo step. It is refused outside of a turn.
     """
 
-    spec: ClassVar[ToolSpec] = ToolSpec(
+    spec = ToolSpec(
         name="files",
         description=(
             "Files of the project, by their path relative to its folder. "

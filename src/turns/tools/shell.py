@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Final, Literal, final
+from typing import Final, Literal, final
 
 import fibers as fb
 from fibers import AbortSignal
@@ -33,7 +33,7 @@ class ShellTool:
     no more.
     """
 
-    spec: ClassVar[ToolSpec] = ToolSpec(
+    spec = ToolSpec(
         name="shell",
         description=(
             "Runs a command with sh in the folder of the project, without input. Gives its exit "
