@@ -136,6 +136,7 @@ class StdioClient:
             leaving.interrupt_unsafe(reason="it had its time")
             kill = child.kill().provide_service(fb.ClockTag, self._clock)
             await kill.uninterruptible()
+            child.close()
         if child.identity is not None:
             await self._records.forget(child.identity).exit()
 

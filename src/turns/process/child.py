@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process, SubprocessStreamProtocol
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
@@ -34,6 +34,20 @@ def small_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {"PATH": os.defpath, **kept, "TERM": "dumb", **(extra or {})}
 
 
+class _Protocol(SubprocessStreamProtocol):
+    """Tells when the process has ended. The base's own wait() goes on until nobody holds its output
+    any more, and what a process left in the background holds it too.
+    """
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=limit, loop=loop)
+        self.exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.exited.set()
+
+
 @final
 class Child:
     """A process that was started. Whoever started it sees to it that ``kill`` is called.
@@ -41,8 +55,16 @@ class Child:
     child = await Child.start(["sh", "-c", "make"], folder=folder, merge_output=True)
     """
 
-    def __init__(self, process: Process, mark: str) -> None:
+    def __init__(
+        self,
+        transport: asyncio.SubprocessTransport,
+        process: Process,
+        exited: asyncio.Event,
+        mark: str,
+    ) -> None:
+        self._transport = transport
         self._process = process
+        self._exited = exited
         self._mark = mark
         self._is_ended = False
         self.pid = process.pid
@@ -60,7 +82,9 @@ class Child:
     ) -> Child:
         """Start it in a session, and so in a group, of its own. Raises OSError."""
         value = secrets.token_hex(8)
-        process = await asyncio.create_subprocess_exec(
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.subprocess_exec(
+            lambda: _Protocol(limit=MAX_LINE_BYTES, loop=loop),
             *arguments,
             stdin=PIPE if with_input else DEVNULL,
             stdout=PIPE,
@@ -68,14 +92,14 @@ class Child:
             cwd=folder,
             env=small_environment({**(environment or {}), _MARK: value}),
             start_new_session=True,
-            limit=MAX_LINE_BYTES,
         )
-        return Child(process, f"{_MARK}={value}")
+        process = Process(transport, protocol, loop)
+        return Child(transport, process, protocol.exited, f"{_MARK}={value}")
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; negative: the signal that ended it."""
-        return self._process.returncode
+        return self._transport.get_returncode()
 
     @property
     def output(self) -> asyncio.StreamReader:
@@ -93,7 +117,13 @@ class Child:
             self._process.stdin.close()
 
     async def wait(self) -> int:
-        return await self._process.wait()
+        """Its exit code, once it has ended; whatever it started may go on."""
+        await self._exited.wait()
+        return self._transport.get_returncode() or 0
+
+    def close(self) -> None:
+        """Read no more of it. What it wrote and nobody read is lost."""
+        self._transport.close()
 
     def signal_group(self, number: signal.Signals) -> None:
         """To all that are left of its group."""
@@ -123,7 +153,7 @@ class Child:
             for pid in left:
                 _kill_one(pid)
         if identify(self.pid) is None:
-            await self._process.wait()
+            await self._exited.wait()
         self._is_ended = True
 
     async def _gone_within(self, seconds: float) -> bool:

@@ -93,6 +93,7 @@ async def _run(command: str, folder: Path, output: BoundedOutput) -> int:
     finally:
         if child is not None:
             await _end(child)
+            child.close()
 
 
 def _end(child: Child) -> fb.Effect[None]:
