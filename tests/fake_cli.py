@@ -44,7 +44,7 @@ def do(step: dict[str, Any], turn_id: str) -> None:
             child = subprocess.Popen(
                 ["sleep", "300"],
                 start_new_session=step.get("in its own session", False),
-                stdout=subprocess.DEVNULL,
+                stdout=None if step.get("holding the output") else subprocess.DEVNULL,
             )
             say({"type": "text", "text": f"pid {child.pid}"}, turn_id)
         case "hear":  # say what the next line is

@@ -22,6 +22,8 @@ LEAVE_SECONDS: Final = 0.5
 """Between the end of its input and the kill."""
 SEND_SECONDS: Final = 1.0
 """How long an agent that doesn't read is waited for."""
+LAST_WORDS_SECONDS: Final = 1.0
+"""How long the rest of what a dead agent wrote is waited for."""
 MAX_WARNINGS: Final = 5
 """Of lines that can't be understood; the others are left out in silence."""
 
@@ -105,7 +107,7 @@ class StdioClient:
         child = self._child
         while child is not None:
             try:
-                line = await child.output.readline()
+                line = await self._line(child)
             except ValueError:  # it is too long; what follows is read as lines of their own
                 self._warn("a line is too long")
                 continue
@@ -119,6 +121,23 @@ class StdioClient:
             except ValueError as error:
                 self._warn(str(error))
         return None
+
+    async def _line(self, child: Child) -> bytes:
+        if child.exit_code is None:
+            ended = fb.Effect.promise(child.wait).map(lambda _: None)
+            line = await fb.race_first(fb.Effect.promise(child.output.readline), ended)
+            if line is not None:
+                return line
+        # What it left running may hold its output open: without it, there is an end.
+        await self._kill(child)
+        rest = fb.Effect.promise(child.output.readline)
+        last = await rest.timeout_option(LAST_WORDS_SECONDS).provide_service(
+            fb.ClockTag, self._clock
+        )
+        return last.value_or(b"")
+
+    def _kill(self, child: Child) -> fb.Effect[None]:
+        return child.kill().provide_service(fb.ClockTag, self._clock).uninterruptible()
 
     @fb.effect
     async def dispose(self) -> None:
@@ -134,8 +153,7 @@ class StdioClient:
             await ended_within(leaving, self._clock, self._leave_seconds)
         finally:
             leaving.interrupt_unsafe(reason="it had its time")
-            kill = child.kill().provide_service(fb.ClockTag, self._clock)
-            await kill.uninterruptible()
+            await self._kill(child)
             child.close()
         if child.identity is not None:
             await self._records.forget(child.identity).exit()

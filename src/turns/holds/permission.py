@@ -154,10 +154,11 @@ class PermissionHold(Hold):
         Answered at once where a person wished ``subject`` to be remembered.
         """
         self._check_open()
-        known = await self._desk.remembered(subject)
-        if known is not None:
-            return "allowed" if known else "denied"
         async with self._in_line:
+            # Here and not before: the answer to the one in front may be remembered.
+            known = await self._desk.remembered(subject)
+            if known is not None:
+                return "allowed" if known else "denied"
             verdict = self.show(f"p_{uuid.uuid4().hex}", question, subject=subject)
             try:
                 return await verdict

@@ -24,7 +24,7 @@ MAX_LINE_BYTES: Final = 1 << 20
 
 # In the environment of all that a child starts: how those are found that leave its group.
 _MARK: Final = "FIBERSCOPE_CHILD"
-_SWEEPS: Final = 5
+_SWEEPS: Final = 50
 _INHERITED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "USER")
 
 
@@ -67,6 +67,7 @@ class Child:
         self._exited = exited
         self._mark = mark
         self._is_ended = False
+        self._killing = asyncio.Lock()
         self.pid = process.pid
         self.identity: ProcessIdentity | None = identify(process.pid)
         """None where it had ended before anybody could look."""
@@ -139,8 +140,12 @@ class Child:
 
         Not to be interrupted (run it masked): half a kill leaves processes that nobody knows of.
         """
-        if self._is_ended:
-            return  # its number may be somebody else's by now
+        async with self._killing:
+            if not self._is_ended:  # later its number may be somebody else's
+                await self._kill(term_seconds)
+                self._is_ended = True
+
+    async def _kill(self, term_seconds: float) -> None:
         self.close_input()
         self.signal_group(signal.SIGTERM)
         if not await self._gone_within(term_seconds):
@@ -152,9 +157,9 @@ class Child:
                 break
             for pid in left:
                 _kill_one(pid)
+            await fb.sleep(LOOK_SECONDS)
         if identify(self.pid) is None:
             await self._exited.wait()
-        self._is_ended = True
 
     async def _gone_within(self, seconds: float) -> bool:
         clock = await fb.current_clock()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar, final
 
+import fibers as fb
 from fibers import Effect
 from streamengine.history.directory import DurableDirectory
 from turns.client.crash_loop import CrashLoop
@@ -48,7 +49,9 @@ DIE: Final[dict[str, Any]] = {"do": "die"}
 class Agents:
     """A hub whose agents are fake_cli.py, started with ``arguments``."""
 
-    def __init__(self, bench: Bench, *arguments: str) -> None:
+    def __init__(
+        self, bench: Bench, *arguments: str, silence_seconds: float = SILENCE_SECONDS
+    ) -> None:
         self.bench = bench
         self.command = [sys.executable, "-I", "-S", str(FAKE_CLI), *arguments]
         self.clients: list[StdioClient] = []
@@ -58,7 +61,7 @@ class Agents:
             self._make,
             clock=bench.clock,
             scope=bench.scope,
-            silence_seconds=SILENCE_SECONDS,
+            silence_seconds=silence_seconds,
             crash_loop=self.crash_loop,
         )
 
@@ -113,11 +116,15 @@ class Agents:
 
     async def end_of(self, turn: Turn) -> None:
         """Wait until the turn has ended by itself, and everything is given back."""
+        await self.bench.run(self.ending(turn))
+
+    @fb.effect
+    async def ending(self, turn: Turn) -> None:
         ended = asyncio.Event()
         # In a closed scope it is called at once.
-        await self.bench.run(turn.scope.add_finalizer(lambda _exit: ended.set()))
+        await turn.scope.add_finalizer(lambda _exit: ended.set())
         await ended.wait()
-        await self.bench.run(turn.close("completed"))  # which changes nothing any more
+        await turn.close("completed")  # which changes nothing any more
 
     async def pump(self, work: Effect[T, Any]) -> T:
         """Run what waits for a real process and for virtual time."""

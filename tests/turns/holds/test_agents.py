@@ -425,6 +425,25 @@ async def test_what_the_agent_started_ends_with_it(agents: Agents, own_session: 
     assert identify(pid) is None
 
 
+@pytest.mark.spec("R29")
+async def test_a_death_is_noticed_although_a_child_of_it_holds_its_output(bench: Bench) -> None:
+    agents = Agents(bench, silence_seconds=120)
+    turn = agents.bench.open()
+    await agents.prompt(
+        turn,
+        {"say": {"type": "message", "messageId": "m1"}},
+        {"do": "spawn", "holding the output": True},
+        {"say": {"type": "text", "text": " and last words"}},
+        DIE,
+    )
+    await agents.pump(agents.ending(turn))
+
+    assert turn.end == "died"
+    said = agents.bench.workspace.message.blocks[-1].text
+    assert said.endswith(" and last words")
+    assert identify(int(said.split()[1])) is None
+
+
 # ---- the teardown
 
 
