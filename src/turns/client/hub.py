@@ -101,7 +101,7 @@ class AgentHub:
     async def send(self, prompt: str, turn: Turn) -> None:
         """Give the agent a prompt. A second one in the same turn joins it.
 
-        Fails with TurnError "busy" (it works on another turn), "suspended", "closed",
+        Fails with TurnError "busy" (it works on another turn), "ended", "suspended", "closed",
         "start_failed" or "gone"; with the last two the turn has ended as "errored".
         """
         self._check(turn)
@@ -137,6 +137,8 @@ class AgentHub:
             raise TurnError("closed", "the agent was torn down", "Make another hub.")
         if self._state == "suspended":
             raise SUSPENDED
+        if not turn.is_open:
+            raise TurnError("ended", f"the turn {turn.turn_id} has ended", "Start another one.")
         if self._turn is not None and self._turn is not turn and self._turn.is_open:
             raise TurnError(
                 "busy", f"the agent works on the turn {self._turn.turn_id}", "Wait for its end."

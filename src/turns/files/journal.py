@@ -116,9 +116,17 @@ class UndoJournal:
         return UndoGroup(self, turn_id)
 
     def steps(self) -> list[str]:
-        """The turns whose changes can be taken back, the oldest first."""
+        """The turns whose changes can be taken back, the oldest first. A step that can't be read is
+        left out, with a warning.
+        """
+        found: list[str] = []
         with self._lock, _reported():
-            return [self._read(name).turn_id for name in self._names()]
+            for name in self._names():
+                try:
+                    found.append(self._read(name).turn_id)
+                except TurnError:
+                    continue  # it has been told of
+        return found
 
     def undo(self) -> UndoneStep:
         """Take the newest step back. Raises TurnError: none there ("not_found"), a turn still

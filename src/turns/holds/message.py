@@ -31,6 +31,7 @@ class LiveMessage:
     def __init__(self) -> None:
         self.message_id: str | None = None
         self.blocks: list[Block] = []
+        self._owner: MessageHold | None = None
 
     @property
     def is_streaming(self) -> bool:
@@ -47,21 +48,19 @@ class MessageHold(Hold):
     def __init__(self, holder: Holder, message: LiveMessage) -> None:
         super().__init__(holder)
         self._message = message
-        self._is_ours = False
 
     def begin(self, message_id: str) -> None:
         """A new message; the one before is complete."""
         if not self._holder.is_open:
             return
-        self._finalise()
         self._message.message_id = message_id
         self._message.blocks = []
-        self._is_ours = True
+        self._message._owner = self
         self._holder.changed()
 
     def add(self, kind: BlockKind, text: str) -> None:
         """More of the message. Another kind than before begins another block."""
-        if not self._holder.is_open or not self._is_ours:
+        if not self._holder.is_open or self._message._owner is not self:
             return
         blocks = self._message.blocks
         if not blocks or not blocks[-1].is_streaming or blocks[-1].kind != kind:
@@ -77,11 +76,12 @@ class MessageHold(Hold):
             self._holder.changed()
 
     def _finalise(self) -> None:
-        if self._is_ours:
+        if self._message._owner is self:
             for block in self._message.blocks:
                 block.is_streaming = False
 
     def _release(self, end: TurnEnd) -> None:
         # Finalised and kept, not dropped: a message that vanished would still be drawn as live.
         self._finalise()
-        self._is_ours = False
+        if self._message._owner is self:
+            self._message._owner = None

@@ -13,8 +13,11 @@ from structlog.testing import capture_logs
 import fibers as fb
 from fibers import Effect
 from fibers.testing import assert_no_leaks
+from turns.client.backstop import SILENCE_SECONDS as SILENCE
+from turns.client.crash_loop import DEATHS, WINDOW_SECONDS
 from turns.client.hub import AgentHub
 from turns.client.messages import AgentEvent, HostMessage
+from turns.client.stdio import LEAVE_SECONDS
 from turns.model.errors import TurnError
 from turns.open_turn import TurnEnd
 from turns.process.identity import identify
@@ -550,6 +553,20 @@ async def test_a_turn_that_somebody_else_ends_sets_the_agent_free(agents: Agents
     await agents.end_of(turn)
 
     assert turn.end == "completed"
+
+
+async def test_a_turn_that_has_ended_is_refused_and_starts_no_agent(agents: Agents) -> None:
+    turn = agents.bench.open()
+    await agents.bench.close(turn, "completed")
+
+    with pytest.raises(TurnError, match="t1 has ended"):
+        await agents.prompt(turn, DONE)
+
+    assert (agents.clients, agents.hub.turn) == ([], None)
+
+
+def test_the_bounds_are_those_of_the_rules() -> None:
+    assert (SILENCE, LEAVE_SECONDS, DEATHS, WINDOW_SECONDS) == (120, 0.5, 3, 60)
 
 
 # ---- records of processes

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
 
 import fibers as fb
+from fibers import Clock
 from turns.holds.continuation import Continuation, ContinuationFlag
 from turns.holds.records import KEPT_CLOSED
 from turns.holds.warnings import UndoWarning
-from turns.open_turn import TurnEnd
+from turns.open_turn import OpenTurn, TurnEnd
 
 from .kit import UNCLEAN, Bench
 
@@ -52,6 +54,23 @@ async def test_the_end_of_one_turn_leaves_the_message_of_the_next(bench: Bench) 
     await bench.close(first, "died")
 
     assert bench.workspace.message.is_streaming
+
+
+@pytest.mark.spec("O10")
+async def test_the_end_of_a_turn_leaves_a_message_that_took_the_place_of_its_own(
+    bench: Bench,
+) -> None:
+    first, second = bench.open("t1"), bench.open("t2")
+    first.message.begin("m1")
+    first.message.add("text", "x")
+    second.message.begin("m2")
+    second.message.add("text", "y")
+    first.message.add("text", "z")
+
+    await bench.close(first, "stalled")
+
+    shown = [(block.text, block.is_streaming) for block in bench.workspace.message.blocks]
+    assert shown == [("y", True)]
 
 
 # ---- records
@@ -372,4 +391,13 @@ async def test_a_turn_is_found_by_its_id_while_it_is_open(bench: Bench) -> None:
 
     assert found is turn
     assert bench.turns.get("t1") is None
-    assert isinstance(turn.scope, fb.Scope)
+    assert len(bench.turns) == 0
+
+
+async def test_who_opens_turns_is_what_a_manager_asks_for(bench: Bench) -> None:
+    factory: Callable[[str, str, Clock, fb.Scope], OpenTurn] = bench.turns.open
+
+    turn = factory("t1", "w1", bench.clock, bench.scope)
+
+    assert (turn.turn_id, turn.workspace_id, turn.end) == ("t1", "w1", None)
+    assert turn.clock is bench.clock

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from contextlib import AbstractContextManager
+
 import pytest
 from structlog.testing import capture_logs
 
 import fibers as fb
+from streamengine.history.directory import DurableDirectory, OpenDirectory
 from turns.holds.permission import PermissionDesk
 
 from .kit import Bench
@@ -117,6 +122,29 @@ async def test_what_is_remembered_is_on_disk_before_the_tool_goes_on(bench: Benc
     await bench.idle()
 
     assert seen == [True]
+
+
+async def test_an_answer_that_is_interrupted_while_it_is_kept_counts_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = bench.workspace.permissions
+    verdict = bench.open().permission.show("p1", "May I?", subject="shell")
+    begun, go = threading.Event(), threading.Event()
+    write = DurableDirectory.made
+
+    def slow(self: DurableDirectory) -> AbstractContextManager[OpenDirectory]:
+        begun.set()
+        go.wait(10)
+        return write(self)
+
+    monkeypatch.setattr(DurableDirectory, "made", slow)
+    answering = bench.rt.run_fork(desk.answer("p1", allow=True, remember=True))
+    await asyncio.to_thread(begun.wait, 10)
+    answering.interrupt_unsafe(reason="test")
+    go.set()
+    await bench.run(answering.exit())
+
+    assert await bench.run(verdict.await_()) == "allowed"
 
 
 @pytest.mark.parametrize("fault", ["no json", "a link"])
