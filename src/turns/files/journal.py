@@ -6,68 +6,27 @@ taken back, also by the next process, and a crash in between leaves nothing to t
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal, final
-
-import structlog
-from pydantic import Field, TypeAdapter, ValidationError
+from typing import Final, final
 
 from streamengine.history.directory import DurableDirectory, FsyncPolicy
-from streamengine.model.base import CamelModel
 from streamengine.model.errors import HistoryError
 
 from ..model.errors import TurnError
-from .folder import Folder, StoredFile
+from .folder import Folder
+from .steps import Begun, Changed, Closed, Net, Step, decoded, digest, encoded, parse_step
 
 KEPT_STEPS: Final = 50
 MAX_GROUP_BYTES: Final = 32 << 20
 """Of old content that one group keeps."""
 
 _STEP_NAME: Final = re.compile(r"\d{8}\.jsonl")
-_log = structlog.get_logger("turns.files.journal")
-
-
-class Begun(CamelModel):
-    """The first line of a group."""
-
-    type: Literal["begun"] = "begun"
-    turn_id: str
-    at: str
-    """ISO 8601, UTC."""
-
-
-class Changed(CamelModel):
-    """A file is about to be changed. Its old content only in its first line of a group."""
-
-    type: Literal["changed"] = "changed"
-    path: str
-    is_first: bool
-    before: str | None = None
-    """Base64; None where there was no file."""
-    mode: int | None = None
-    after: str | None = None
-    """SHA-256 of the new content; None where the file is removed."""
-    made: tuple[str, ...] = ()
-    """Directories that the write makes, the outermost first."""
-
-
-class Closed(CamelModel):
-    """The group is over."""
-
-    type: Literal["closed"] = "closed"
-
-
-_line: TypeAdapter[Begun | Changed | Closed] = TypeAdapter(
-    Annotated[Begun | Changed | Closed, Field(discriminator="type")]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +35,6 @@ class UndoneStep:
 
     turn_id: str
     paths: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Net:
-    """What a whole group did to one file."""
-
-    before: str | None
-    mode: int | None
-    after: str | None
-    made: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Step:
-    name: str
-    turn_id: str
-    files: dict[str, _Net] = field(default_factory=dict[str, _Net])
 
 
 @final
@@ -123,9 +65,11 @@ class UndoJournal:
         with self._lock, _reported():
             for name in self._names():
                 try:
-                    found.append(self._read(name).turn_id)
+                    step = self._read(name)
                 except TurnError:
                     continue  # it has been told of
+                if step.files:
+                    found.append(step.turn_id)
         return found
 
     def undo(self) -> UndoneStep:
@@ -137,10 +81,11 @@ class UndoJournal:
                 raise TurnError(
                     "busy", "a turn that changes files still runs", "Undo when it has ended."
                 )
-            names = self._names()
-            if not names:
-                raise TurnError("not_found", "there is nothing to undo", "")
-            return self._take_back(names[-1])
+            for name in reversed(self._names()):
+                undone = self._take_back(name)
+                if undone.paths:  # else a crash came before the first change
+                    return undone
+            raise TurnError("not_found", "there is nothing to undo", "")
 
     # ------------------------------------------------------------------ for the group
 
@@ -158,9 +103,9 @@ class UndoJournal:
         line = Changed(
             path=path,
             is_first=is_first,
-            before=_encoded(before) if is_first else None,
+            before=encoded(before) if is_first else None,
             mode=None if before is None else before.mode,
-            after=_digest(data),
+            after=digest(data),
             made=tuple(() if data is None else self.folder.missing_directories(path)),
         )
         if group._name is None:
@@ -185,13 +130,13 @@ class UndoJournal:
 
     def _take_back(self, name: str) -> UndoneStep:
         step = self._read(name)
-        undone: list[tuple[str, _Net]] = []
+        undone: list[tuple[str, Net]] = []
         for path, net in step.files.items():
             now = self.folder.read(path)
-            digest = _digest(None if now is None else now.data)
-            if digest == _digest(_decoded(net.before)):
+            found = digest(None if now is None else now.data)
+            if found == digest(decoded(net.before)):
                 continue  # a crash came before the write, or an undo was cut off after this one
-            if digest != net.after:
+            if found != net.after:
                 raise TurnError(
                     "conflict",
                     f"{path} was changed after the turn {step.turn_id}",
@@ -199,7 +144,7 @@ class UndoJournal:
                 )
             undone.append((path, net))
         for path, net in undone:
-            before = _decoded(net.before)
+            before = decoded(net.before)
             if before is None:
                 self.folder.remove(path)
                 for made in reversed(net.made):
@@ -225,41 +170,10 @@ class UndoJournal:
         with self._directory.made() as directory:
             directory.append_line(name, line.to_json().encode(), durable=True)
 
-    def _read(self, name: str) -> _Step:
+    def _read(self, name: str) -> Step:
         with self._directory.opened() as directory:
             content = None if directory is None else directory.read(name)
-        lines = b"" if content is None else content.data
-        # What has no newline was cut off by a crash, before its file was written.
-        whole = lines[: lines.rfind(b"\n") + 1].split(b"\n")
-        step = _Step(name, "")
-        for number, text in enumerate(line for line in whole if line.strip()):
-            try:
-                line = _line.validate_json(text)
-                if number == 0 and not isinstance(line, Begun):
-                    raise ValueError("the first line does not begin a group")
-                self._fold(step, line)
-            except (ValidationError, ValueError, KeyError) as error:
-                path = self._directory.path / name
-                _log.warning("an undo step can't be read", path=str(path), line=number + 1)
-                raise TurnError(
-                    "corrupt",
-                    f"{path} is no undo step (line {number + 1})",
-                    "Move that file away; the steps before it can be undone then.",
-                ) from error
-        return step
-
-    def _fold(self, step: _Step, line: Begun | Changed | Closed) -> None:
-        match line:
-            case Begun():
-                step.turn_id = line.turn_id
-            case Changed(is_first=True):
-                _decoded(line.before)
-                step.files[line.path] = _Net(line.before, line.mode, line.after, line.made)
-            case Changed():
-                step.files[line.path].after = line.after
-                step.files[line.path].made += line.made
-            case Closed():
-                pass
+        return parse_step(b"" if content is None else content.data, self._directory.path / name)
 
 
 @final
@@ -348,15 +262,3 @@ def _reported() -> Generator[None]:
         yield
     except HistoryError as error:
         raise TurnError("journal", str(error), "No file was changed without it.") from error
-
-
-def _encoded(stored: StoredFile | None) -> str | None:
-    return None if stored is None else base64.b64encode(stored.data).decode()
-
-
-def _decoded(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text, validate=True)
-
-
-def _digest(data: bytes | None) -> str | None:
-    return None if data is None else hashlib.sha256(data).hexdigest()

@@ -108,6 +108,25 @@ def test_a_crash_around_a_line_loses_nothing(
     assert files(root) == {"old.txt": "as it was"}
 
 
+@pytest.mark.parametrize("kept_lines", [0, 1])
+def test_a_group_that_a_crash_cut_off_before_its_first_change_is_no_step(
+    root: Path, kept_lines: int
+) -> None:
+    journal = open_journal(root)
+    for turn_id in ("t1", "t2"):
+        group = journal.begin(turn_id)
+        group.write("old.txt", turn_id.encode())
+        group._end_if_active()
+    (root / "old.txt").write_text("t1")
+    log = root.parent / "state" / "undo" / "00000002.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:kept_lines]) + lines[kept_lines][:-5])
+
+    assert open_journal(root).steps() == ["t1"]
+    assert open_journal(root).undo().turn_id == "t1"
+    assert files(root) == {"old.txt": "as it was"}
+
+
 @pytest.mark.parametrize("change", ["written", "removed"])
 def test_a_file_that_somebody_else_changed_is_not_undone_nor_any_other(
     root: Path, change: str
