@@ -35,6 +35,8 @@ async def bench(rt: fb.Runtime, clock: TestClock, tmp_path: Path) -> AsyncIterat
     """A workspace, and turns in it; its scope is closed after the test."""
     made = Bench(rt, clock, tmp_path)
     yield made
+    # A test that failed before it let them go must not hang as well.
+    made.let_go()
     await rt.run(made.scope.close())
 
 

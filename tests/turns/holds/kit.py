@@ -56,6 +56,7 @@ class Bench:
         self.warnings: list[UndoWarning] = []
         self.changes: list[FileChange] = []
         self.verdicts: list[fb.Fiber[Verdict, Any]] = []
+        self._latches: list[fb.Latch] = []
         self.workspace.warnings.subscribe(self.warnings.append)
         self.workspace.watcher.subscribe(self.changes.append)
 
@@ -71,6 +72,16 @@ class Bench:
 
     async def run(self, work: Effect[T, Any]) -> T:
         return await self.rt.run(work)
+
+    def latch(self) -> fb.Latch:
+        """For what hangs until the test opens it, at the latest when it is over."""
+        latch = fb.Latch()
+        self._latches.append(latch)
+        return latch
+
+    def let_go(self) -> None:
+        for latch in self._latches:
+            latch.open_unsafe()
 
     async def idle(self) -> None:
         """Let everything run that can run without time passing."""

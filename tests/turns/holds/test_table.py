@@ -143,7 +143,7 @@ async def test_who_comes_second_waits_until_everything_is_given_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turn = bench.open()
-    let_go = fb.Latch()
+    let_go = bench.latch()
     _hang(turn.readings, let_go, monkeypatch)
 
     first = bench.rt.run_fork(turn.close("stalled"))
@@ -197,7 +197,7 @@ async def test_a_release_that_hangs_keeps_the_others_for_a_second(
 ) -> None:
     turn = bench.open()
     await bench.take_all(turn)
-    let_go = fb.Latch()
+    let_go = bench.latch()
     (hanging,) = [one for one in turn.holds if one.name == hold]
     _hang(hanging, let_go, monkeypatch)
 
@@ -216,7 +216,7 @@ async def test_what_ignores_its_interrupt_in_the_scope_of_a_turn_keeps_no_hold(
 ) -> None:
     turn = bench.open()
     await bench.take_all(turn)
-    let_go = fb.Latch()
+    let_go = bench.latch()
     turn.scope.fork(let_go.await_().uninterruptible(), start_immediately=True)
 
     closing = bench.rt.run_fork(turn.close("stalled"))
