@@ -37,6 +37,8 @@ def do(step: dict[str, Any], turn_id: str) -> None:
             print("x" * step["bytes"], flush=True)
         case "ignore SIGTERM":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        case "close the output":  # and live on
+            os.close(1)
         case "deaf":  # hear neither the host nor the end of its input
             while True:
                 time.sleep(3600)

@@ -112,7 +112,9 @@ class StdioClient:
                 self._warn("a line is too long")
                 continue
             if not line:
-                await child.wait()
+                # It ends by now, or has only closed its output: then nobody will hear of it again.
+                await self._ended_within(child, self._leave_seconds)
+                await self._kill(child)
                 return None
             if line.isspace():
                 continue
@@ -136,6 +138,14 @@ class StdioClient:
         )
         return last.value_or(b"")
 
+    async def _ended_within(self, child: Child, seconds: float) -> None:
+        ending = fb.run_fork(fb.Effect.promise(child.wait))
+        ending.ignore_failure()
+        try:
+            await ended_within(ending, self._clock, seconds)
+        finally:
+            ending.interrupt_unsafe(reason="nobody waits any longer")
+
     def _kill(self, child: Child) -> fb.Effect[None]:
         return child.kill().provide_service(fb.ClockTag, self._clock).uninterruptible()
 
@@ -147,12 +157,9 @@ class StdioClient:
             return
         await self.send(Interrupt()).exit()
         child.close_input()
-        leaving = fb.run_fork(fb.Effect.promise(child.wait))
-        leaving.ignore_failure()
         try:
-            await ended_within(leaving, self._clock, self._leave_seconds)
+            await self._ended_within(child, self._leave_seconds)
         finally:
-            leaving.interrupt_unsafe(reason="it had its time")
             await self._kill(child)
             child.close()
         if child.identity is not None:

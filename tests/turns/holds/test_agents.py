@@ -447,6 +447,17 @@ async def test_a_death_is_noticed_although_a_child_of_it_holds_its_output(bench:
     assert identify(int(said.split()[1])) is None
 
 
+async def test_an_agent_that_closes_its_output_is_as_good_as_dead(bench: Bench) -> None:
+    agents = Agents(bench, silence_seconds=120)
+    turn = bench.open()
+    await agents.prompt(turn, {"do": "close the output"}, {"do": "deaf"})
+
+    await agents.pump(agents.ending(turn))
+
+    assert turn.end == "died"
+    assert identify(agents.pid) is None
+
+
 # ---- the teardown
 
 
