@@ -112,6 +112,8 @@ async def test_a_stop_ends_the_whole_group_within_two_seconds(live_tools: Toolbe
         "trap '' TERM; sleep 300",  # ignores the polite signal
         "setsid sleep 300",  # leaves the group
         "sleep 300 & exec sleep 300",
+        "env -i sleep 300 & wait",  # known by its group only
+        "env -i sh -c 'trap \"\" TERM; sleep 300; :' & wait",
     ],
 )
 @pytest.mark.spec("R29")
