@@ -108,6 +108,11 @@ class StreamEngine(Occupant):
 
     # ---- asking
 
+    @property
+    def history(self) -> HistoryStore:
+        """Where the conversations are kept: for those who look at how an answer ended."""
+        return self._history
+
     def is_streaming(self, workspace_id: str) -> bool:
         """True from the registration of a stream until it is complete, fails, or is stopping."""
         stream = self._streams.get(workspace_id)

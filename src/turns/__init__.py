@@ -1,1 +1,39 @@
-"""The top of the house: so far the host, ``fiberscope serve`` and ``fiberscope chat``."""
+"""Agent turns on the stream engine: handles that settle once, for a cause. And their host."""
+
+from __future__ import annotations
+
+from .handles.aftermath import DisposeWorkspace
+from .handles.continuation import ContinuationPending, Continuations
+from .handles.liveness import Retries
+from .handles.offers import AnswersPermissions, Finishes, SpawnsSubturns, Steers
+from .handles.plain import OpenTurns
+from .handles.store import FileTurnStore, LoadedRecords, TurnStore
+from .manager import TurnHandle, TurnManager, TurnOptions
+from .model.cause import Cause
+from .model.errors import TurnError
+from .model.record import TurnRecord
+from .open_turn import OpenTurn, TurnEnd, TurnRunner
+
+__all__ = [
+    "AnswersPermissions",
+    "Cause",
+    "ContinuationPending",
+    "Continuations",
+    "DisposeWorkspace",
+    "FileTurnStore",
+    "Finishes",
+    "LoadedRecords",
+    "OpenTurn",
+    "OpenTurns",
+    "Retries",
+    "SpawnsSubturns",
+    "Steers",
+    "TurnEnd",
+    "TurnError",
+    "TurnHandle",
+    "TurnManager",
+    "TurnOptions",
+    "TurnRecord",
+    "TurnRunner",
+    "TurnStore",
+]

@@ -1,0 +1,1 @@
+"""Handles: what turns are called, how they settle, who waits, what a restart makes of them."""

@@ -1,0 +1,137 @@
+"""The book of turns: every record as it is on disk, for who asks without waiting for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import final
+
+import structlog
+
+import fibers as fb
+from fibers import Effect
+from streamengine.locks import WorkspaceLocks
+
+from ..model.errors import TurnError
+from ..model.record import TurnRecord
+from .store import TurnStore
+
+_log = structlog.get_logger("turns.handles.book")
+
+
+@final
+class Book:
+    """The records of one manager. ``locks``: one lock a handle, for who changes its record."""
+
+    def __init__(self, store: TurnStore) -> None:
+        self._store = store
+        self._records: dict[str, TurnRecord] = {}
+        self._observers: dict[object, Callable[[TurnRecord], object]] = {}
+        self.locks = WorkspaceLocks()
+
+    def find(self, handle_id: str) -> TurnRecord | None:
+        """The record of this handle, if there is one."""
+        return self._records.get(handle_id)
+
+    def get(self, handle_id: str) -> TurnRecord:
+        """The record of this handle. Raises TurnError."""
+        record = self._records.get(handle_id)
+        if record is None:
+            raise TurnError(
+                "not_found",
+                f"the turn {handle_id} is not found or out of scope",
+                "See `fiberscope turns list`.",
+            )
+        return record
+
+    def all(self) -> list[TurnRecord]:
+        """All records, the oldest first."""
+        return list(self._records.values())
+
+    def in_workspace(self, workspace_id: str) -> list[TurnRecord]:
+        """Those that run or ran in this workspace, the oldest first."""
+        return [r for r in self._records.values() if r.workspace_id == workspace_id]
+
+    def has_active_descendants(self, record: TurnRecord) -> bool:
+        """Whether turns that this one's workspace started run elsewhere.
+
+        Only younger ones that have begun count: so no two turns ever wait for each other.
+        """
+        younger = itertools.dropwhile(
+            lambda other: other.handle_id != record.handle_id, self._records.values()
+        )
+        return any(
+            other.is_started
+            and other.owner_workspace_id == record.workspace_id
+            and other.workspace_id != record.workspace_id
+            for other in younger
+        )
+
+    def observe(self, f: Callable[[TurnRecord], object]) -> Callable[[], None]:
+        """Call ``f`` with each record that was stored from now on. Gives what stops it."""
+        key = object()
+        self._observers[key] = f
+
+        def stop() -> None:
+            self._observers.pop(key, None)
+
+        return stop
+
+    # ---- changes
+
+    def load(self) -> Effect[None, TurnError]:
+        """Read all that is stored. Those that were put meanwhile stay as they are."""
+        return self._load()
+
+    @fb.effect(raises=TurnError)
+    async def _load(self) -> None:
+        loaded = await self._store.load()
+        put_meanwhile = self._records
+        self._records = {record.handle_id: record for record in loaded.records} | put_meanwhile
+
+    def put(self, record: TurnRecord) -> Effect[None, TurnError]:
+        """Store ``record``; only then it is seen (T9). Fails with "store": nothing changed."""
+        return self._put(record)
+
+    @fb.effect(raises=TurnError)
+    async def _put(self, record: TurnRecord) -> None:
+        # Masked: stored and not seen is a state that nobody shall meet.
+        with fb.uninterruptible():
+            await self._store.write(record)
+            self._records[record.handle_id] = record
+            for f in list(self._observers.values()):
+                try:
+                    f(record)
+                # CancelledError too: it would pass for an interrupt of whoever puts.
+                except (Exception, asyncio.CancelledError):  # noqa: BLE001  # reaches nobody else
+                    _log.exception("an observer of turns raised", handleId=record.handle_id)
+
+    def change(
+        self, handle_id: str, f: Callable[[TurnRecord], TurnRecord | None]
+    ) -> Effect[TurnRecord, TurnError]:
+        """Store what ``f`` makes of a record, under its lock; None: it stays. Gives what is stored.
+
+        Fails with "not_found", "store".
+        """
+        return self._change(handle_id, f)
+
+    @fb.effect(raises=TurnError)
+    async def _change(
+        self, handle_id: str, f: Callable[[TurnRecord], TurnRecord | None]
+    ) -> TurnRecord:
+        async with self.locks.hold(handle_id):
+            record = self.get(handle_id)
+            changed = f(record)
+            if changed is None:
+                return record
+            await self.put(changed)
+            return changed
+
+    @fb.effect(raises=TurnError)
+    async def count_ignored_end(self, handle_id: str) -> None:
+        """One more end that was none of this turn. Stored with its next change."""
+        async with self.locks.hold(handle_id):
+            record = self.get(handle_id)
+            ends = record.ignored_ends + 1
+            self._records[handle_id] = record.model_copy(update={"ignored_ends": ends})

@@ -1,0 +1,384 @@
+"""Judging: what the events of streams mean for a turn. It ends nothing but through the settlement.
+
+What is heard of one turn comes one after the other (inbox.py), after every observer has heard it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, assert_never, final
+
+import structlog
+
+import fibers as fb
+from fibers import Effect, Exit
+from streamengine import HistoryError
+from streamengine.history.store import HistoryStore
+from streamengine.model import (
+    AutoRetryAbandonedEvent,
+    ErrorEvent,
+    Row,
+    StreamAbortEvent,
+    StreamEndEvent,
+    StreamStartEvent,
+)
+from streamengine.retry import is_retryable
+
+from ..model.cause import (
+    Cause,
+    ConservativeFallback,
+    ContinuationFailure,
+    CorrelatedStreamEnd,
+    LaunchCanceled,
+    ManualSupersession,
+    RecoveryAdmissionFailure,
+    SendFailure,
+    TerminalStreamError,
+    UserStreamAbort,
+)
+from ..model.correlation import correlates
+from ..model.errors import TurnError
+from ..model.record import FinalMessage, TurnRecord
+from .book import Book
+from .continuation import Continuations
+from .evidence import NotOurs, Superseded, Unreadable, anchor_in, judge_uncorrelated, text_in
+from .liveness import Liveness, LiveTurn
+from .settlement import Settlement
+
+StreamEvent: TypeAlias = (
+    StreamStartEvent | StreamEndEvent | StreamAbortEvent | ErrorEvent | AutoRetryAbandonedEvent
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerEnded:
+    """Who started the streams of a turn is done."""
+
+    exit: Exit[None, TurnError]
+
+
+@dataclass(frozen=True, slots=True)
+class LookAgain:
+    """Something that an end waited for has changed."""
+
+
+Happening: TypeAlias = StreamEvent | RunnerEnded | LookAgain
+
+CALLED_OFF: Final = "launch_canceled"
+"""The kind of a runner's TurnError: its first stream was called off before it was told of."""
+SUSPENDED: Final = "suspended"
+"""The kind of a runner's TurnError: the process that ends has stopped it, it stays resumable."""
+
+_KEPT_UNJUDGED: Final = 16
+_CALLED_OFF_REASONS: Final = frozenset({"stopped", "disabled_by_user"})
+_FIRST_AGAIN_SECONDS: Final = 1.0
+_LONGEST_AGAIN_SECONDS: Final = 60.0
+
+_log = structlog.get_logger("turns.handles.judging")
+
+
+@final
+class Judging:
+    """The judge of one manager. ``later``: calls back after so many seconds."""
+
+    def __init__(
+        self,
+        *,
+        book: Book,
+        history: HistoryStore,
+        settlement: Settlement,
+        continuations: Continuations,
+        liveness: Liveness,
+        live: Callable[[str], LiveTurn | None],
+        later: Callable[[float, Effect[None]], object],
+    ) -> None:
+        self._book = book
+        self._history = history
+        self._settlement = settlement
+        self._continuations = continuations
+        self._liveness = liveness
+        self._live = live
+        self._later = later
+
+    @fb.effect
+    async def hear(self, handle_id: str, happening: Happening) -> None:
+        """Something happened to this turn, or in its workspace while it was the active one."""
+        record = self._book.find(handle_id)
+        if record is None:
+            return
+        live = self._live(handle_id)
+        try:
+            if live is None:
+                await self._hear_late(record, happening)
+            else:
+                await self._judge_again(live)
+                await self._hear(live, happening)
+        except TurnError as error:
+            _log.warning("a turn could not be changed", handleId=handle_id, error=str(error))
+
+    async def _hear_late(self, record: TurnRecord, happening: Happening) -> None:
+        """It has settled: only an end of its own can still say something about it (T8)."""
+        if isinstance(happening, StreamEndEvent) and _is_own(record, happening):
+            await self._settle_by(record, happening)
+
+    async def _hear(self, live: LiveTurn, happening: Happening) -> None:
+        record = self._book.get(live.handle_id)
+        if record.is_terminal:
+            await self._hear_late(record, happening)
+            return
+        match happening:
+            case StreamStartEvent():
+                await self._on_start(live, record, happening)
+            case StreamEndEvent():
+                if _is_own(record, happening):
+                    await self._on_own_end(live, record, happening)
+                else:
+                    await self._on_other_end(live, record, happening)
+            case StreamAbortEvent():
+                if not _is_own(record, happening):
+                    await self._look_for_retry(live)
+                # As "system" or "startup" it is to be taken up again: it stays running (T14).
+                elif happening.abort_reason == "user":
+                    cause = UserStreamAbort(message_id=happening.message_id)
+                    await self._settle(record, cause)
+            case ErrorEvent():
+                if _is_own(record, happening):
+                    await self._on_own_error(live, record, happening)
+                else:
+                    await self._look_for_retry(live)
+            case AutoRetryAbandonedEvent():
+                await self._on_abandoned(live, record, happening)
+            case RunnerEnded():
+                await self._on_runner_ended(live, record, happening.exit)
+            case LookAgain():
+                await self._look_again(live, record)
+            case _:
+                assert_never(happening)
+
+    # ---- streams of the turn
+
+    async def _on_start(self, live: LiveTurn, record: TurnRecord, event: StreamStartEvent) -> None:
+        if not _is_own(record, event):
+            return
+        live.has_begun = True
+        live.last_error = None
+        live.deferred = None
+
+        def running(record: TurnRecord) -> TurnRecord | None:
+            if record.is_terminal:
+                return None
+            return record.changed(status="running", message_id=event.message_id)
+
+        await self._book.change(record.handle_id, running)
+
+    async def _on_own_end(self, live: LiveTurn, record: TurnRecord, event: StreamEndEvent) -> None:
+        if event.message_id in record.deferred_message_ids:
+            return
+        live.deferred = event
+        if not self._waits(live, record, event.message_id):
+            await self._settle_by(record, event)
+            return
+
+        def deferred(record: TurnRecord) -> TurnRecord | None:
+            if record.is_terminal:
+                return None
+            ids = (*record.deferred_message_ids, event.message_id)
+            return record.changed(deferred_message_ids=ids)
+
+        await self._book.change(record.handle_id, deferred)
+
+    def _waits(self, live: LiveTurn, record: TurnRecord, message_id: str) -> bool:
+        """Whether the end of a stream is not yet that of the turn."""
+        return (
+            bool(live.streams - {message_id})
+            or self._continuations.is_pending(live.turn_id, message_id)
+            or self._book.has_active_descendants(record)
+        )
+
+    async def _settle_by(self, record: TurnRecord, event: StreamEndEvent) -> None:
+        rows = await self._read(record)
+        if isinstance(rows, Unreadable):
+            await self._settle(record, ConservativeFallback(reason=rows.why))
+            return
+        cause = CorrelatedStreamEnd(
+            message_id=event.message_id, finish_reason=event.metadata.finish_reason
+        )
+        text = text_in(event.parts)
+        await self._settle(record, cause, FinalMessage(text=text, message_id=event.message_id))
+
+    async def _on_own_error(self, live: LiveTurn, record: TurnRecord, event: ErrorEvent) -> None:
+        live.last_error = event
+        more = self._continuations.is_pending(live.turn_id, event.message_id)
+        if more or (
+            is_retryable(event.error_type) and self._liveness.is_retrying(live.workspace_id)
+        ):
+            return  # what is to come ends it (T15)
+        await self._settle_by_error(record, event)
+
+    async def _settle_by_error(self, record: TurnRecord, event: ErrorEvent) -> None:
+        cause = TerminalStreamError(
+            message_id=event.message_id, error_type=event.error_type, error=event.error
+        )
+        await self._settle(record, cause)
+
+    async def _on_abandoned(
+        self, live: LiveTurn, record: TurnRecord, event: AutoRetryAbandonedEvent
+    ) -> None:
+        """There will be no further try, for a reason."""
+        failed = live.last_error
+        if event.reason == "aborted" or live.streams:
+            return  # its own events say how that ended
+        if failed is not None and event.reason in {failed.error_type, *_CALLED_OFF_REASONS}:
+            await self._settle_by_error(record, failed)
+        elif failed is None and live.has_runner:
+            return  # about an answer from before the turn
+        elif event.reason in _CALLED_OFF_REASONS:
+            await self._settle(record, UserStreamAbort(message_id=event.message_id))
+        else:
+            await self._settle(record, RecoveryAdmissionFailure(error=event.reason or "no reason"))
+
+    # ---- streams of others
+
+    async def _on_other_end(
+        self, live: LiveTurn, record: TurnRecord, event: StreamEndEvent
+    ) -> None:
+        if event.correlation is not None:
+            # Of somebody who says so himself.
+            await self._book.count_ignored_end(record.handle_id)
+        else:
+            await self._judge(live, record, event)
+        await self._look_for_retry(live)
+
+    async def _judge(self, live: LiveTurn, record: TurnRecord, event: StreamEndEvent) -> None:
+        rows = await self._read(record)
+        judgement = (
+            rows
+            if isinstance(rows, Unreadable)
+            else judge_uncorrelated(rows, record, event.message_id)
+        )
+        match judgement:
+            case Superseded(message_id=message_id):
+                await self._settle(record, ManualSupersession(message_id=message_id))
+            case NotOurs():
+                await self._book.count_ignored_end(record.handle_id)
+            case Unreadable(why=why):
+                live.unjudged = [*live.unjudged, event][-_KEPT_UNJUDGED:]
+                _log.warning(
+                    "the end of another stream can't be judged: the turn stays running",
+                    handleId=record.handle_id,
+                    messageId=event.message_id,
+                    why=why,
+                )
+            case _:
+                assert_never(judgement)
+
+    async def _judge_again(self, live: LiveTurn) -> None:
+        """What could not be read may be readable by now (T2)."""
+        unjudged, live.unjudged = live.unjudged, []
+        for event in unjudged:
+            record = self._book.get(live.handle_id)
+            if record.is_terminal:
+                return
+            await self._judge(live, record, event)
+
+    async def _look_for_retry(self, live: LiveTurn) -> None:
+        """Somebody else's stream took the place of a try that the turn waited for."""
+        record = self._book.get(live.handle_id)
+        failed = live.last_error
+        if failed is None or record.is_terminal or live.streams or live.has_runner:
+            return
+        if not self._liveness.is_retrying(live.workspace_id):
+            await self._settle_by_error(record, failed)
+
+    # ---- the runner, and what an end waited for
+
+    async def _on_runner_ended(
+        self, live: LiveTurn, record: TurnRecord, exit_: Exit[None, TurnError]
+    ) -> None:
+        if live.streams or self._liveness.is_retrying(live.workspace_id):
+            return  # their ends settle it
+        failed = live.last_error
+        if isinstance(exit_, fb.Success):
+            if live.deferred is not None:
+                await self._look_again(live, record)
+            elif failed is not None:
+                await self._settle_by_error(record, failed)
+            elif not live.has_begun:
+                await self._settle(record, LaunchCanceled(reason="it ended without a stream"))
+            return
+        cause = exit_.failure()
+        if cause.has_interrupts_only:
+            return  # a shutdown, or what settles it says why
+        error = cause.squash()
+        kind = error.kind if isinstance(error, TurnError) else None
+        if kind == SUSPENDED:
+            return
+        if failed is not None:
+            await self._settle_by_error(record, failed)
+        elif live.has_begun:
+            await self._settle(record, ContinuationFailure(error=_said(error)))
+        elif kind == CALLED_OFF:
+            await self._settle(record, LaunchCanceled(reason=_said(error)))
+        else:
+            await self._settle(record, SendFailure(error=_said(error)))
+
+    async def _look_again(self, live: LiveTurn, record: TurnRecord) -> None:
+        waiting = live.deferred
+        if waiting is not None and not self._waits(live, record, waiting.message_id):
+            await self._settle_by(record, waiting)
+
+    # ---- reading and settling
+
+    async def _read(self, record: TurnRecord) -> Sequence[Row] | Unreadable:
+        try:
+            rows: Sequence[Row] = await self._history.read(record.workspace_id)
+            if anchor_in(rows, record) is None:
+                # Sealed meanwhile, with all that came before it.
+                rows = [*await self._history.read_archive(record.workspace_id), *rows]
+        except HistoryError as error:
+            return Unreadable(f"the history can't be read: {error}")
+        return rows
+
+    async def _settle(
+        self, record: TurnRecord, cause: Cause, final: FinalMessage | None = None
+    ) -> None:
+        await self.settle_in_the_end(record.handle_id, cause, final)
+
+    @fb.effect
+    async def settle_in_the_end(
+        self,
+        handle_id: str,
+        cause: Cause,
+        final: FinalMessage | None = None,
+        wait_seconds: float = _FIRST_AGAIN_SECONDS,
+    ) -> None:
+        """Settle a turn, and try again later, up to once a minute, where its record can't be
+        written.
+        """
+        outcome: Exit[Any, TurnError] = await self._settlement.settle(
+            handle_id, cause, final=final
+        ).exit()
+        if isinstance(outcome, fb.Success):
+            return
+        error = outcome.failure().squash()
+        if not isinstance(error, TurnError) or error.kind != "store":
+            raise error
+        _log.warning(
+            "a turn is over, and its record can't be written: it is tried again",
+            handleId=handle_id,
+            cause=cause.kind,
+            error=str(error),
+        )
+        longer = min(wait_seconds * 2, _LONGEST_AGAIN_SECONDS)
+        self._later(wait_seconds, self.settle_in_the_end(handle_id, cause, final, longer))
+
+
+def _is_own(
+    record: TurnRecord, event: StreamStartEvent | StreamEndEvent | StreamAbortEvent | ErrorEvent
+) -> bool:
+    return correlates(record, event.workspace_id, event.correlation)
+
+
+def _said(error: BaseException) -> str:
+    return str(error).strip() or type(error).__name__

@@ -1,0 +1,57 @@
+"""What a runner may offer beyond running: each a protocol of its own, asked for when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from fibers import Effect
+
+from ..model.errors import TurnError
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Steers(Protocol):
+    """Takes input for a turn that runs."""
+
+    def steer(self, turn_id: str, text: str) -> Effect[None, TurnError]:
+        """Let the turn hear ``text`` at its next step."""
+        ...
+
+
+@runtime_checkable
+class AnswersPermissions(Protocol):
+    """Has questions that wait for a person."""
+
+    def answer_permission(
+        self, turn_id: str, request_id: str, answer: object
+    ) -> Effect[bool, TurnError]:
+        """False where this is not the request that waits now: nothing is changed then."""
+        ...
+
+
+@runtime_checkable
+class SpawnsSubturns(Protocol):
+    """Starts turns below a turn."""
+
+    def spawn_subturn(self, turn_id: str, config: Mapping[str, Any]) -> Effect[object, TurnError]:
+        """Run a subturn and give its result."""
+        ...
+
+
+@runtime_checkable
+class Finishes(Protocol):
+    """Ends a turn before it would end."""
+
+    def finish(self, turn_id: str, *, hard: bool) -> Effect[None, TurnError]:
+        """Soft: one last answer, then it completes. Hard: what it said is taken back."""
+        ...
+
+
+def offered(runner: object, protocol: type[T], what: str) -> T:
+    """``runner`` as one that offers this. Raises TurnError where it doesn't."""
+    if not isinstance(runner, protocol):
+        raise TurnError("not_supported", f"this runner of turns {what}", "Use the agent loop.")
+    return runner

@@ -1,0 +1,55 @@
+"""Reconciliation: what becomes of the turns that the last process left, at the start of this one.
+
+The records were read before (I9), and the startup retry has decided (I10): a try that it has begun,
+or that it waits for, keeps its turn alive. What nothing works on is settled by the history (T16).
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import fibers as fb
+from fibers import Effect
+from streamengine import HistoryError
+from streamengine.history.store import HistoryStore
+
+from ..model.cause import ConservativeFallback, StaleHistoryRecovery, StaleRestart
+from ..model.record import FinalMessage, TurnRecord
+from .evidence import final_in, text_in, waits_for_retry
+from .judging import Judging
+from .liveness import Liveness
+
+
+@final
+class Reconciliation:
+    """Decides about one record after the other."""
+
+    def __init__(self, history: HistoryStore, liveness: Liveness, judging: Judging) -> None:
+        self._history = history
+        self._liveness = liveness
+        self._judging = judging
+
+    def keeps(self, record: TurnRecord) -> Effect[bool]:
+        """Whether a started turn goes on; if not it is settled."""
+        return self._keeps(record)
+
+    @fb.effect
+    async def _keeps(self, record: TurnRecord) -> bool:
+        if self._liveness.stream_of(record) is not None:
+            return True
+        settle = self._judging.settle_in_the_end
+        try:
+            rows = await self._history.read(record.workspace_id)
+        except HistoryError as error:
+            reason = f"the history can't be read: {error}"
+            await settle(record.handle_id, ConservativeFallback(reason=reason))
+            return False
+        if self._liveness.is_retrying(record.workspace_id) and waits_for_retry(rows, record):
+            return True
+        final = final_in(rows, record)
+        if final is None:
+            await settle(record.handle_id, StaleRestart())
+        else:
+            message = FinalMessage(text=text_in(final.parts), message_id=final.id)
+            await settle(record.handle_id, StaleHistoryRecovery(message_id=final.id), message)
+        return False

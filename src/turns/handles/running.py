@@ -1,0 +1,257 @@
+"""Running: the fiber of a turn, from its start in the app scope to the release of what it held.
+
+In a workspace one turn runs at a time; the others are queued.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import structlog
+
+import fibers as fb
+from fibers import Effect, Fiber, Scope
+from fibers.app.scope import SYSTEM
+from streamengine import StreamEngine
+
+from ..model.cause import CreationAdmissionFailure
+from ..model.correlation import correlation_of
+from ..model.errors import TurnError
+from ..model.record import TurnRecord
+from ..open_turn import OpenTurn, TurnEnd, TurnRunner
+from .book import Book
+from .continuation import Continuations
+from .judging import Happening, Judging, RunnerEnded
+from .liveness import Liveness, LiveTurn
+from .plain import OpenTurns
+
+RUNNER_GRACE_SECONDS: Final = 5.0
+"""How long a runner may take to end by itself after its turn completed."""
+
+_log = structlog.get_logger("turns.handles.running")
+
+
+@final
+class Running:
+    """The turns of one manager that run, and those that wait for their workspace."""
+
+    def __init__(
+        self,
+        *,
+        book: Book,
+        engine: StreamEngine,
+        runner: TurnRunner,
+        open_turn: OpenTurns,
+        continuations: Continuations,
+        liveness: Liveness,
+        tell: Callable[[str, Happening], None],
+        fork: Callable[[str, Effect[None]], Fiber[None, Any]],
+        scope: Callable[[], Scope],
+    ) -> None:
+        self._book = book
+        self._engine = engine
+        self._runner = runner
+        self._open_turn = open_turn
+        self._continuations = continuations
+        self._liveness = liveness
+        self._tell = tell
+        self._fork = fork
+        self._scope = scope
+        self._live: dict[str, LiveTurn] = {}
+        self._busy: dict[str, str] = {}
+        self._queues: dict[str, deque[str]] = {}
+        self.judging: Judging | None = None
+
+    # ---- asking
+
+    def live(self, handle_id: str) -> LiveTurn | None:
+        """What is known of a turn that has begun and not settled."""
+        live = self._live.get(handle_id)
+        return None if live is None or live.settled.is_done_unsafe() else live
+
+    def active_in(self, workspace_id: str) -> LiveTurn | None:
+        """The turn that runs in this workspace and has not settled."""
+        handle_id = self._busy.get(workspace_id)
+        return None if handle_id is None else self.live(handle_id)
+
+    def release(self, record: TurnRecord) -> None:
+        """It has settled: its fiber winds it down, and events don't lead to it any more."""
+        live = self._live.get(record.handle_id)
+        if live is not None:
+            live.settled.done_unsafe(Effect.succeed(record))
+
+    def closed(self, handle_id: str) -> Effect[None]:
+        """Wait until a turn that has settled holds nothing more."""
+        live = self._live.get(handle_id)
+        return Effect.succeed(None) if live is None else live.closed.await_()
+
+    def describe(self) -> dict[str, object]:
+        """What runs and what waits, for a dump."""
+        return {
+            "running": [
+                f"{live.workspace_id}/{handle_id}" for handle_id, live in self._live.items()
+            ],
+            "queued": [handle_id for queue in self._queues.values() for handle_id in queue],
+        }
+
+    # ---- starting
+
+    def enqueue(self, record: TurnRecord) -> None:
+        """Run this turn once its workspace is free."""
+        self._queues.setdefault(record.workspace_id, deque()).append(record.handle_id)
+        self._start_next(record.workspace_id)
+
+    def resume(self, record: TurnRecord) -> None:
+        """A turn that goes on after a restart: its streams are somebody else's to start."""
+        live = self._enter(record)
+        live.has_begun = True
+        stream = self._liveness.stream_of(record)
+        if stream is not None:
+            live.streams.add(stream)
+        self._fork(f"turn {record.handle_id}", self._turn(live, None))
+
+    def _start_next(self, workspace_id: str) -> None:
+        queue = self._queues.get(workspace_id)
+        if workspace_id in self._busy or queue is None:
+            return
+        while queue:
+            record = self._book.get(queue.popleft())
+            if not record.is_terminal:
+                live = self._enter(record)
+                live.has_runner = True
+                self._fork(f"turn {record.handle_id}", self._turn(live, record.prompt or ""))
+                break
+        if not queue:
+            del self._queues[workspace_id]
+
+    def _enter(self, record: TurnRecord) -> LiveTurn:
+        live = LiveTurn(record.handle_id, record.turn_id, record.workspace_id)
+        self._live[record.handle_id] = live
+        self._busy[record.workspace_id] = record.handle_id
+        return live
+
+    # ---- one turn
+
+    @fb.effect
+    async def _turn(self, live: LiveTurn, prompt: str | None) -> None:
+        end: TurnEnd = "torn-down"
+        turn: OpenTurn | None = None
+        runner: Fiber[None, TurnError] | None = None
+        why: str | None = None
+        with fb.uninterruptible() as restore:
+            try:
+                turn = await self._opened(live)
+                if turn is not None and prompt is not None:
+                    runner = await self._started(live, turn, prompt)
+                with restore():
+                    record = await live.settled
+                    end = _end_of(record)
+                    await self._wind_down(live, record, runner)
+            except BaseException as error:
+                interrupt = fb.interrupt_of(error)
+                why = SYSTEM if interrupt is None else interrupt.reason
+                raise
+            finally:
+                await self._close(live, turn, runner, end, why)
+
+    async def _opened(self, live: LiveTurn) -> OpenTurn | None:
+        """The open turn, marked as starting on disk; None where it can't be: then it settles."""
+
+        def starting(record: TurnRecord) -> TurnRecord | None:
+            return record.changed(status="starting") if record.status == "queued" else None
+
+        try:
+            await self._book.change(live.handle_id, starting)
+            clock = await fb.current_clock()
+            return self._open_turn(live.turn_id, live.workspace_id, clock, self._scope())
+        except Exception as error:  # noqa: BLE001  # whatever a factory raises, the turn ends for it
+            _log.warning("a turn can't be opened", handleId=live.handle_id, error=str(error))
+            said = str(error) or type(error).__name__
+            assert self.judging is not None
+            settle = self.judging.settle_in_the_end(
+                live.handle_id, CreationAdmissionFailure(error=said)
+            )
+            # Apart: it may have to be tried again, and an interrupt ends this fiber only.
+            self._fork(f"settlement of {live.handle_id}", settle)
+            return None
+
+    async def _started(
+        self, live: LiveTurn, turn: OpenTurn, prompt: str
+    ) -> Fiber[None, TurnError] | None:
+        record = self._book.get(live.handle_id)
+        if record.is_terminal:
+            return None  # interrupted while it was opened
+        work = Effect.suspend(lambda: self._runner.run(turn, prompt, correlation_of(record)))
+        runner = await work.fork_child()
+        runner.set_name(f"runner of {live.handle_id}")
+        runner.ignore_failure()
+
+        def ended(exit_: fb.Exit[None, TurnError]) -> None:
+            live.has_runner = False
+            self._continuations.forget(live.turn_id)
+            self._tell(live.handle_id, RunnerEnded(exit_))
+
+        runner.add_observer(ended)
+        return runner
+
+    async def _wind_down(
+        self, live: LiveTurn, record: TurnRecord, runner: Fiber[None, TurnError] | None
+    ) -> None:
+        """It has settled: what still works on it is let finish, or is stopped."""
+        if record.status == "completed":
+            if runner is not None:
+                await runner.exit().timeout_option(RUNNER_GRACE_SECONDS)
+        else:
+            await self._stop_streams(live)
+
+    async def stop(self, live: LiveTurn) -> None:
+        """A person's stop of this turn: of its streams, and of a try that it waits for."""
+        await self._stop_streams(live)
+        waits_for_retry = live.last_error is not None or not live.has_runner
+        if waits_for_retry and self._liveness.is_retrying(live.workspace_id):
+            await self._liveness.call_off(live.workspace_id)
+
+    async def _stop_streams(self, live: LiveTurn) -> None:
+        """Of this turn, and of no other (BT7)."""
+        for message_id in list(live.streams):
+            await self._engine.stop_stream(live.workspace_id, reason="user", message_id=message_id)
+
+    async def _close(
+        self,
+        live: LiveTurn,
+        turn: OpenTurn | None,
+        runner: Fiber[None, TurnError] | None,
+        end: TurnEnd,
+        why: str | None,
+    ) -> None:
+        try:
+            if runner is not None:
+                await runner.interrupt(reason=why)
+            if turn is not None:
+                closed = await turn.close(end).exit()
+                if isinstance(closed, fb.Failure):
+                    _log.warning(
+                        "what a turn held could not be released whole",
+                        handleId=live.handle_id,
+                        problem=closed.failure().pretty(),
+                    )
+        finally:
+            self._continuations.forget(live.turn_id)
+            live.closed.done_unsafe(Effect.succeed(None))
+            del self._live[live.handle_id]
+            if self._busy.get(live.workspace_id) == live.handle_id:
+                del self._busy[live.workspace_id]
+            self._start_next(live.workspace_id)
+
+
+def _end_of(record: TurnRecord) -> TurnEnd:
+    """How what it holds shall end."""
+    match record.status:
+        case "completed":
+            return "completed"
+        case "error":
+            return "errored"
+        case _:
+            return "torn-down"

@@ -1,0 +1,481 @@
+"""TurnManager: turns by their handles. It creates them, waits for them, interrupts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, final
+
+import structlog
+
+import fibers as fb
+from fibers import Clock, Duration, Effect, Fiber, Scope
+from fibers.app import Occupant
+from streamengine import Event, SendError, StreamEngine
+from streamengine.model import (
+    AutoRetryAbandonedEvent,
+    ErrorEvent,
+    StreamAbortEvent,
+    StreamEndEvent,
+    StreamStartEvent,
+    check_id,
+)
+
+from .handles.aftermath import Aftermath, DisposeWorkspace
+from .handles.book import Book
+from .handles.continuation import Continuations
+from .handles.inbox import Inboxes
+from .handles.judging import Happening, Judging, LookAgain, StreamEvent
+from .handles.liveness import Liveness, Retries
+from .handles.offers import AnswersPermissions, Finishes, SpawnsSubturns, Steers, offered
+from .handles.plain import OpenTurns, PlainRunner, PlainTurn
+from .handles.reconcile import Reconciliation
+from .handles.running import Running
+from .handles.settlement import Settlement
+from .handles.store import TurnStore
+from .handles.streak import check_continues
+from .handles.waiters import Waiters
+from .model.cause import ExplicitInterrupt
+from .model.correlation import correlates, handle_named_by
+from .model.errors import TurnError
+from .model.ids import new_handle_id, new_turn_id
+from .model.record import AttentionPolicy, TurnRecord, now
+from .open_turn import TurnRunner
+
+Attention = Literal["blocking", "notify"]
+
+_POLICY: Mapping[Attention, AttentionPolicy] = {
+    "blocking": "blocking_until_terminal",
+    "notify": "notify_on_terminal",
+}
+_HEARD = (
+    StreamStartEvent,
+    StreamEndEvent,
+    StreamAbortEvent,
+    ErrorEvent,
+    AutoRetryAbandonedEvent,
+)
+
+_log = structlog.get_logger("turns.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnHandle:
+    """What a turn is called: by who waits for it, and in its streams."""
+
+    handle_id: str
+    turn_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnOptions:
+    """What a manager can be told beside its engine, its store and its scope."""
+
+    runner: TurnRunner | None = None
+    """Runs the turns; None: each is one stream."""
+    open_turn: OpenTurns = PlainTurn
+    continuations: Continuations | None = None
+    """Where the runner says that more of a turn is to come."""
+    retries: Retries | None = None
+    """What tries failed answers again. A turn that waits for it is alive."""
+    recovery: Effect[object, Any] | None = None
+    """Run once, between the reading of the records and their reconciliation: what takes up again
+    the answers that the last process left (I9, T16)."""
+    dispose: DisposeWorkspace | None = None
+    on_attention: Callable[[TurnRecord], object] | None = None
+    """Told once of each settled turn whose owner did not wait for it."""
+
+
+@final
+class TurnManager(Occupant):
+    """The turns of all workspaces. Each settles once, for a cause.
+
+        turns = TurnManager(engine=engine, store=FileTurnStore(state), scope=app_scope)
+        handle = await turns.create_turn(owner="w1", workspace_id="w2", prompt="Count them")
+        record = await turns.wait(handle.handle_id)
+
+    What runs, runs in ``scope``, the app scope; its close releases what turns hold and leaves their
+    records as they are: the next process reconciles them, at its first use or ``start``.
+    ``clock``: what timeouts wait on; None takes the clock in context.
+    """
+
+    name = "turns"
+
+    def __init__(
+        self,
+        *,
+        engine: StreamEngine,
+        store: TurnStore,
+        scope: Scope,
+        clock: Clock | None = None,
+        options: TurnOptions | None = None,
+    ) -> None:
+        options = options or TurnOptions()
+        self._engine = engine
+        self._scope = scope
+        self._clock = clock
+        self._runner = options.runner or PlainRunner(engine)
+        self._recovery = options.recovery
+        self._on_attention = options.on_attention
+        self.continuations = options.continuations or Continuations()
+        self.continuations.on_done = self._look_again_at
+        self._waiters = Waiters()
+        self._book = Book(store)
+        liveness = Liveness(engine, options.retries)
+        self.settlement = Settlement(
+            self._book, self._waiters, release=self._release, afterwards=self._afterwards
+        )
+        self._running = Running(
+            book=self._book,
+            engine=engine,
+            runner=self._runner,
+            open_turn=options.open_turn,
+            continuations=self.continuations,
+            liveness=liveness,
+            tell=self._tell,
+            fork=self._fork,
+            scope=lambda: self._scope,
+        )
+        self._judging = Judging(
+            book=self._book,
+            history=engine.history,
+            settlement=self.settlement,
+            continuations=self.continuations,
+            liveness=liveness,
+            live=self._running.live,
+            later=lambda seconds, work: self._fork(
+                "a later settlement", fb.sleep(seconds).flat_map(lambda _: work)
+            ),
+        )
+        self._running.judging = self._judging
+        self._reconciliation = Reconciliation(engine.history, liveness, self._judging)
+        self._aftermath = Aftermath(
+            self._book,
+            dispose=options.dispose,
+            notify=self._notify,
+            closed=self._running.closed,
+        )
+        self._inboxes: Inboxes[Happening] = Inboxes(self._judging.hear, self._fork)
+        self._loading: fb.Deferred[None, TurnError] | None = None
+        engine.events.subscribe(self._on_event)
+
+    # ---- an occupant of the app scope
+
+    def start(self, scope: Scope) -> Effect[None, TurnError]:
+        """Run turns in ``scope`` from now on, and put in order what the last process left."""
+
+        def adopt() -> None:
+            self._scope = scope
+
+        return Effect.sync(adopt).flat_map(lambda _: self._ready())
+
+    def describe(self) -> Mapping[str, object]:
+        """What runs and what waits, for a dump."""
+        return self._running.describe()
+
+    # ---- turns
+
+    def create_turn(
+        self,
+        *,
+        owner: str,
+        workspace_id: str,
+        prompt: str,
+        attention: Attention = "blocking",
+        disposable: bool = False,
+    ) -> Effect[TurnHandle, SendError]:
+        """A turn in ``workspace_id`` for ``owner``; it runs once its workspace is free.
+
+        Its record is on disk before the handle is given. ``attention``: "notify" where the owner
+        doesn't wait for it. ``disposable``: the workspace goes once it has settled. Fails with
+        SendError where nothing was created: no text, a bad id, a store that can't be written.
+        """
+        return self._in_clock(
+            self._create(owner, workspace_id, prompt, attention, disposable, None)
+        )
+
+    def continue_turn(self, handle_id: str, *, prompt: str) -> Effect[TurnHandle, SendError]:
+        """A turn that begins by itself, to go on with one that was cut off. Fails as create_turn,
+        and with "continuation_refused" where too many did in a row (I12).
+        """
+        return self._in_clock(self._continue(handle_id, prompt))
+
+    def wait(self, handle_id: str, *, timeout: Duration = 120.0) -> Effect[TurnRecord, TurnError]:
+        """The record of a turn once it completed. ``timeout``: timedelta or seconds.
+
+        Fails with the kind "interrupted" or "error" and the reason, where it ended so; with
+        "not_found"; with "timeout", which changes nothing of the turn.
+        """
+        return self._in_clock(self._wait(handle_id, timeout))
+
+    def interrupt(self, handle_id: str, *, by: str) -> Effect[TurnRecord, TurnError]:
+        """End a turn now: its record says so before its streams are stopped (T18).
+
+        Of one that has settled it changes nothing; its record is given. ``by``: who wants it.
+        """
+        return self._in_clock(self._interrupt(handle_id, by))
+
+    def get(self, handle_id: str) -> Effect[TurnRecord, TurnError]:
+        """The record of a turn. Fails with "not_found"."""
+        return self._in_clock(self._get(handle_id))
+
+    def list(self, *, owner: str | None = None) -> Effect[Sequence[TurnRecord], TurnError]:
+        """All records, or those of one owner, the oldest first."""
+        return self._in_clock(self._list(owner))
+
+    def observe(self, f: Callable[[TurnRecord], object]) -> Callable[[], None]:
+        """Call ``f`` with each record that changed, once it is on disk. Gives what stops it."""
+        return self._book.observe(f)
+
+    # ---- what the runner offers
+
+    def steer(self, handle_id: str, text: str) -> Effect[None, TurnError]:
+        """Let a running turn hear ``text``."""
+        return self._in_clock(
+            self._ask(handle_id, Steers, "takes no input", lambda r, t: r.steer(t, text))
+        )
+
+    def answer_permission(
+        self, handle_id: str, request_id: str, answer: object
+    ) -> Effect[bool, TurnError]:
+        """Answer a question of a running turn; False where it is not the one that waits now."""
+        return self._in_clock(
+            self._ask(
+                handle_id,
+                AnswersPermissions,
+                "asks nobody",
+                lambda r, t: r.answer_permission(t, request_id, answer),
+            )
+        )
+
+    def spawn_subturn(self, handle_id: str, config: Mapping[str, Any]) -> Effect[object, TurnError]:
+        """Run a subturn of a running turn; gives its result."""
+        return self._in_clock(
+            self._ask(
+                handle_id,
+                SpawnsSubturns,
+                "has no subturns",
+                lambda r, t: r.spawn_subturn(t, config),
+            )
+        )
+
+    def finish(self, handle_id: str, *, hard: bool = False) -> Effect[None, TurnError]:
+        """End a running turn: with one last answer, or ``hard``, with what it said taken back."""
+        return self._in_clock(
+            self._ask(
+                handle_id, Finishes, "ends by itself only", lambda r, t: r.finish(t, hard=hard)
+            )
+        )
+
+    # ---- at the start
+
+    @fb.effect(raises=TurnError)
+    async def _ready(self) -> None:
+        """The records are read, and those that the last process left are in order. Once."""
+        if self._loading is None:
+            self._loading = fb.Deferred()
+            # Whoever came first may be interrupted: it is the manager's work.
+            self._fork("start of the turns", self._load(self._loading))
+        await self._loading
+
+    @fb.effect
+    async def _load(self, loading: fb.Deferred[None, TurnError]) -> None:
+        try:
+            await self._book.load()
+            recovered = await (self._recovery or Effect.succeed(None)).exit()
+            if isinstance(recovered, fb.Failure):
+                _log.warning("recovery", problem=recovered.failure().pretty())
+            for record in self._book.all():
+                await self._put_in_order(record)
+            loading.done_unsafe(Effect.succeed(None))
+        except TurnError as error:
+            self._loading = None  # the next who asks tries again
+            loading.done_unsafe(Effect.fail(error))
+
+    async def _put_in_order(self, record: TurnRecord) -> None:
+        if self._aftermath.is_due(record):
+            self._afterwards(record)
+        elif record.status == "queued":
+            self._running.enqueue(record)
+        elif not record.is_terminal and await self._reconciliation.keeps(record):
+            self._running.resume(record)
+
+    # ---- the work
+
+    @fb.effect(raises=SendError)
+    async def _create(
+        self,
+        owner: str,
+        workspace_id: str,
+        prompt: str,
+        attention: Attention,
+        disposable: bool,
+        continues: str | None,
+    ) -> TurnHandle:
+        try:
+            check_id(owner)
+            check_id(workspace_id)
+        except ValueError as error:
+            raise SendError("invalid_id", str(error)) from error
+        if attention not in _POLICY:
+            raise SendError("invalid_attention", f"{attention!r} is not 'blocking' or 'notify'")
+        if not prompt.strip():
+            raise SendError("empty_message", "the prompt has no text")
+        if self._scope.state == "closed":
+            raise SendError("shutting_down", "the process ends: no turn begins any more")
+        created = now()
+        record = TurnRecord(
+            handle_id=new_handle_id(),
+            owner_workspace_id=owner,
+            workspace_id=workspace_id,
+            turn_id=new_turn_id(),
+            created_at=created,
+            updated_at=created,
+            prompt=prompt,
+            disposable_workspace=disposable,
+            attention_policy=_POLICY[attention],
+            continues=continues,
+        )
+        try:
+            await self._ready()
+            # Masked: what is on disk is run.
+            with fb.uninterruptible():
+                await self._book.put(record)
+                self._running.enqueue(record)
+        except TurnError as error:
+            raise SendError(error.kind, str(error)) from error
+        return TurnHandle(record.handle_id, record.turn_id)
+
+    @fb.effect(raises=SendError)
+    async def _continue(self, handle_id: str, prompt: str) -> TurnHandle:
+        try:
+            before = await self._get(handle_id)
+            check_continues(before, self._book.in_workspace(before.workspace_id))
+        except TurnError as error:
+            raise SendError(error.kind, str(error)) from error
+        attention: Attention = (
+            "notify" if before.attention_policy == "notify_on_terminal" else "blocking"
+        )
+        return await self._create(
+            before.owner_workspace_id,
+            before.workspace_id,
+            prompt,
+            attention,
+            before.disposable_workspace,
+            handle_id,
+        )
+
+    @fb.effect(raises=TurnError)
+    async def _wait(self, handle_id: str, timeout: Duration) -> TurnRecord:
+        await self._ready()
+        with self._waiters.waiting(handle_id) as settled:
+            record = self._book.get(handle_id)
+            if not record.is_terminal:
+                late = TurnError(
+                    "timeout",
+                    "Timed out waiting for workspace turn",
+                    f"{handle_id} goes on; wait for it again.",
+                )
+                record = await settled.timeout_or_else(timeout, lambda: Effect.fail(late))
+        if record.status == "completed":
+            return record
+        raise TurnError(record.status, record.error or f"the turn ended as {record.status}")
+
+    @fb.effect(raises=TurnError)
+    async def _interrupt(self, handle_id: str, by: str) -> TurnRecord:
+        await self._ready()
+        live = self._running.live(handle_id)
+        # Not validated: the settlement looks at the evidence, and says what is wrong with it.
+        cause = ExplicitInterrupt.model_construct(by=by)
+        verdict = await self.settlement.settle(handle_id, cause)
+        if verdict.is_new and live is not None:
+            await self._running.stop(live)
+        return verdict.record
+
+    @fb.effect(raises=TurnError)
+    async def _get(self, handle_id: str) -> TurnRecord:
+        await self._ready()
+        return self._book.get(handle_id)
+
+    @fb.effect(raises=TurnError)
+    async def _list(self, owner: str | None) -> Sequence[TurnRecord]:
+        await self._ready()
+        return [r for r in self._book.all() if owner in (None, r.owner_workspace_id)]
+
+    @fb.effect(raises=TurnError)
+    async def _ask(
+        self,
+        handle_id: str,
+        protocol: Any,
+        what: str,
+        call: Callable[[Any, str], Effect[Any, TurnError]],
+    ) -> Any:
+        await self._ready()
+        record = self._book.get(handle_id)
+        runner = offered(self._runner, protocol, what)
+        if not record.is_started:
+            raise TurnError("not_running", f"the turn {handle_id} is {record.status}")
+        return await call(runner, record.turn_id)
+
+    # ---- what happens
+
+    def _on_event(self, event: Event) -> None:
+        if not isinstance(event, _HEARD) or event.replay or self._scope.state == "closed":
+            return
+        named = None
+        if not isinstance(event, AutoRetryAbandonedEvent):
+            named = handle_named_by(event.correlation)
+            self._note_stream(event)
+        if named is not None:
+            if self._book.find(named) is None:
+                return
+            self._tell(named, event)
+            return
+        active = self._running.active_in(event.workspace_id)
+        if active is not None:
+            self._tell(active.handle_id, event)
+
+    def _note_stream(self, event: StreamEvent) -> None:
+        """Which streams of a turn run is known at once: what is dealt with later looks at it."""
+        active = self._running.active_in(event.workspace_id)
+        record = None if active is None else self._book.find(active.handle_id)
+        if active is None or record is None:
+            return
+        if not isinstance(event, StreamStartEvent):
+            active.streams.discard(event.message_id)
+        elif correlates(record, event.workspace_id, event.correlation):
+            active.streams.add(event.message_id)
+
+    def _tell(self, handle_id: str, happening: Happening) -> None:
+        self._inboxes.post(handle_id, happening)
+
+    def _look_again_at(self, turn_id: str) -> None:
+        for record in self._book.all():
+            if record.turn_id == turn_id and not record.is_terminal:
+                self._tell(record.handle_id, LookAgain())
+
+    def _release(self, record: TurnRecord) -> None:
+        self._running.release(record)
+        owner = self._running.active_in(record.owner_workspace_id)
+        if owner is not None:
+            self._tell(owner.handle_id, LookAgain())
+
+    def _afterwards(self, record: TurnRecord) -> None:
+        if self._aftermath.is_due(record):
+            self._fork(f"after {record.handle_id}", self._aftermath.follow(record.handle_id))
+
+    def _notify(self, record: TurnRecord) -> None:
+        if self._on_attention is None:
+            return
+        try:
+            self._on_attention(record)
+        except Exception:  # noqa: BLE001  # logged: the turn has settled all the same
+            _log.exception("the owner of a turn could not be told", handleId=record.handle_id)
+
+    def _fork(self, name: str, work: Effect[None, Any]) -> Fiber[None, Any]:
+        fiber = self._scope.fork(cast("Effect[None, Any]", self._in_clock(work)))
+        fiber.set_name(name)
+        return fiber
+
+    def _in_clock(self, eff: Effect[Any, Any]) -> Effect[Any, Any]:
+        return eff if self._clock is None else eff.provide_service(fb.ClockTag, self._clock)

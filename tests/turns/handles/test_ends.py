@@ -1,0 +1,413 @@
+"""Which ends of streams end a turn, and which don't."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from streamengine import StreamRequest
+from streamengine.model import Finish, RowMetadata, StreamEndEvent
+from tests.streamengine.engine.kit import (
+    FINISH,
+    TEXT_END,
+    WHOLE,
+    Answer,
+    Line,
+    says,
+    text,
+)
+from turns import TurnError, TurnHandle
+
+from .conftest import MakeProcess
+from .kit import OWNER, WORKSPACE, Conductor, Process, correlation, on_disk
+
+TOOL_STEP: Answer = says(text("Let me see. "), TEXT_END, Finish(finish_reason="tool-calls"))
+
+
+async def running_turn(process: MakeProcess, *further: Answer) -> tuple[Process, TurnHandle, Line]:
+    """A turn whose stream is in the middle of its answer; what else is asked gets ``further``."""
+    line = Line()
+    p = await process(line, *further)
+    handle = await p.create()
+    line.give(text("One, two"))
+    await p.idle()
+    return p, handle, line
+
+
+async def wake(p: Process) -> str:
+    """A stream of a machine in the workspace, which adds no row and says nothing of whose it is.
+    Gives its message id once it has ended.
+    """
+    await p.desk.stop("system")
+    request = StreamRequest(text="a monitor fired")
+    handle = await p.rt.run(p.desk.engine.resume_stream(WORKSPACE, request))
+    await p.desk.done(handle)
+    return handle.message_id
+
+
+async def go_on(p: Process, handle: TurnHandle, words: str = "Go on") -> str:
+    """A further stream of the turn, by whoever runs it; ended."""
+    stream = await p.stream(words, correlation=correlation(handle))
+    await p.desk.done(stream)
+    return stream.message_id
+
+
+def end_of(message_id: str, **fields: Any) -> StreamEndEvent:
+    """An end as a broken or a hostile sender tells it."""
+    return StreamEndEvent(
+        workspace_id=WORKSPACE,
+        message_id=message_id,
+        metadata=RowMetadata(finish_reason="stop"),
+        parts=(),
+        **fields,
+    )
+
+
+# ---- its own ends
+
+
+@pytest.mark.spec("T1", "T7")
+async def test_a_turn_of_one_stream_completes_with_what_it_said(
+    process: MakeProcess, tmp_path: Any
+) -> None:
+    p = await process(WHOLE)
+
+    handle = await p.create()
+
+    record = await p.get(handle)
+    assert record.status == "completed"
+    assert record.cause == "correlated-stream-end"
+    assert record.final_message == "Hello there"
+    evidence = {"messageId": record.message_id, "finishReason": "stop", "superseded": False}
+    assert record.evidence == evidence
+    stored = on_disk(tmp_path, handle)
+    assert (stored["cause"], stored["evidence"]) == ("correlated-stream-end", evidence)
+    assert p.store.statuses(handle.handle_id) == ["queued", "starting", "running", "completed"]
+
+
+async def test_all_streams_of_a_turn_carry_its_correlation(process: MakeProcess) -> None:
+    p = await process(WHOLE)
+
+    handle = await p.create()
+
+    [call] = p.desk.provider.calls
+    assert dict(call.request.correlation or {}) == correlation(handle)
+
+
+@pytest.mark.parametrize("finish_reason", ["length", "error", "other-reason"])
+async def test_an_answer_that_did_not_finish_is_an_error(
+    process: MakeProcess, finish_reason: str
+) -> None:
+    p = await process(says(text("Once"), TEXT_END, Finish(finish_reason=finish_reason)))
+
+    handle = await p.create()
+
+    record = await p.get(handle)
+    assert (record.status, record.cause) == ("error", "correlated-stream-end")
+    assert record.evidence is not None
+    assert record.evidence["finishReason"] == finish_reason
+
+
+# ---- ends of others
+
+
+@pytest.mark.spec("T2")
+async def test_an_uncorrelated_end_alone_settles_nothing(process: MakeProcess) -> None:
+    p, handle, _ = await running_turn(process, WHOLE)
+    waiter = p.waiting(handle)
+
+    await wake(p)
+
+    record = await p.get(handle)
+    assert (record.status, record.cause, record.error) == ("running", None, None)
+    assert waiter.poll() is None
+    assert p.told.attention == []
+    assert p.told.disposed == []
+    assert record.ignored_ends == 1
+
+
+@pytest.mark.spec("T3")
+async def test_after_an_ignored_end_the_correlated_one_completes(process: MakeProcess) -> None:
+    p, handle, _ = await running_turn(process, WHOLE)
+    waiter = p.waiting(handle)
+    await wake(p)
+
+    last = await go_on(p, handle)
+
+    record = await p.get(handle)
+    assert (record.status, record.final_message_ref) == ("completed", last)
+    await p.idle()
+    assert waiter.poll() is not None
+
+
+@pytest.mark.spec("T4")
+async def test_a_continuation_over_tool_calls_and_a_wake_in_between_completes(
+    process: MakeProcess,
+) -> None:
+    conductor = Conductor()
+    conductor.more = True
+    p = await process(TOOL_STEP, WHOLE, conductor=conductor)
+    handle = await p.create()
+    deferred = await p.get(handle)
+    assert deferred.status == "running"
+    assert len(deferred.deferred_message_ids) == 1
+
+    await wake(p)
+    assert await p.status(handle) == "running"
+    conductor.go_on("The results")
+
+    record = await p.get(handle)
+    assert (record.status, record.final_message) == ("completed", "Hello there")
+    assert record.message_id not in deferred.deferred_message_ids
+
+
+async def test_an_end_that_waited_in_vain_settles_the_turn(process: MakeProcess) -> None:
+    """What was to come after it did not come."""
+    conductor = Conductor()
+    conductor.more = True
+    p = await process(WHOLE, conductor=conductor)
+    handle = await p.create()
+    assert await p.status(handle) == "running"
+
+    conductor.more = False
+    conductor.end()
+
+    record = await p.get(handle)
+    assert (record.status, record.final_message) == ("completed", "Hello there")
+
+
+async def test_a_continuation_that_fails_is_an_error_of_the_turn(process: MakeProcess) -> None:
+    conductor = Conductor()
+    conductor.more = True
+    p = await process(TOOL_STEP, conductor=conductor)
+    handle = await p.create()
+
+    conductor.end(TurnError("loop", "the tool is gone"))
+
+    record = await p.get(handle)
+    assert (record.status, record.cause) == ("error", "continuation-failure")
+    assert record.evidence == {"error": "loop: the tool is gone"}
+
+
+@pytest.mark.spec("T5", "T7")
+async def test_a_person_who_writes_meanwhile_supersedes_the_turn(process: MakeProcess) -> None:
+    p, handle, _ = await running_turn(process, WHOLE)
+    waiter = p.waiting(handle)
+
+    stream = await p.stream("I do it myself")
+    await p.desk.done(stream)
+
+    record = await p.get(handle)
+    manual = next(
+        row["id"]
+        for row in p.desk.disk.rows()
+        if row["role"] == "user" and "correlation" not in row["metadata"]
+    )
+    assert (record.status, record.cause) == ("interrupted", "manual-supersession")
+    assert record.evidence == {"messageId": manual}
+    exit_ = waiter.poll()
+    assert exit_ is not None
+    assert "person" in str(exit_.failure().squash())
+
+
+@pytest.mark.spec("T5")
+async def test_a_person_who_wrote_before_the_prompt_supersedes_nothing(
+    process: MakeProcess,
+) -> None:
+    """Strictly between anchor and end: not the anchor, not what lies before it."""
+    p = await process(WHOLE, Line(), WHOLE)
+    await p.desk.whole("An earlier question")
+    handle = await p.create()
+
+    await wake(p)
+
+    record = await p.get(handle)
+    assert (record.status, record.ignored_ends) == ("running", 1)
+
+
+async def test_what_a_machine_sent_supersedes_nothing(process: MakeProcess) -> None:
+    p, handle, _ = await running_turn(process, WHOLE, WHOLE, WHOLE)
+
+    for mark in ({"type": "heartbeat"}, {"synthetic": True}):
+        await p.desk.done(await p.stream("still there?", correlation=mark))
+    p.desk.engine.events.emit(end_of(p.desk.disk.rows()[-1]["id"]))
+
+    record = await p.get(handle)
+    assert record.status == "running"
+    assert record.ignored_ends == 3
+
+
+@pytest.mark.spec("T12")
+async def test_an_end_from_before_the_prompt_is_stale(process: MakeProcess) -> None:
+    p = await process(WHOLE, Line())
+    await p.desk.whole("An earlier question")
+    [early] = [row["id"] for row in p.desk.disk.rows() if row["role"] == "assistant"]
+    handle = await p.create()
+
+    p.desk.engine.events.emit(end_of(early))
+
+    record = await p.get(handle)
+    assert (record.status, record.ignored_ends) == ("running", 1)
+
+
+@pytest.mark.spec("T13")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"turnId": "turn_old"},
+        {"ownerWorkspaceId": "somebody"},
+        {"taskHandleId": "wst_other"},
+        {"taskHandleId": 5},
+        {"turnId": None},
+    ],
+)
+async def test_an_end_of_another_turn_with_some_of_the_same_names_is_ignored(
+    process: MakeProcess, wrong: dict[str, Any]
+) -> None:
+    p, handle, _ = await running_turn(process)
+
+    p.desk.engine.events.emit(end_of("a_1", correlation={**correlation(handle), **wrong}))
+
+    assert await p.status(handle) == "running"
+
+
+@pytest.mark.spec("T13")
+async def test_an_end_in_another_workspace_is_ignored(process: MakeProcess) -> None:
+    p, handle, _ = await running_turn(process)
+
+    end = end_of("a_1", correlation=correlation(handle))
+    p.desk.engine.events.emit(end.model_copy(update={"workspace_id": "w9"}))
+
+    assert await p.status(handle) == "running"
+
+
+@pytest.mark.spec("T2")
+@pytest.mark.parametrize("next_event", ["another end", "its own end"])
+async def test_an_end_that_cant_be_judged_settles_nothing_until_it_can(
+    process: MakeProcess, next_event: str
+) -> None:
+    p, handle, _ = await running_turn(process, WHOLE, WHOLE)
+    manual = Line()
+    p.desk.provider.answers[1] = manual
+    stream = await p.stream("I do it myself")
+    p.desk.history.fail("read")
+    manual.give(text("Here you are"), TEXT_END, FINISH)
+    manual.end()
+    with capture_logs() as logs:
+        await p.desk.done(stream)
+    assert any("stays running" in log["event"] for log in logs)
+    assert await p.status(handle) == "running"
+
+    p.desk.history.mend()
+    if next_event == "its own end":
+        p.desk.engine.events.emit(end_of("a_1", correlation=correlation(handle)))
+    else:
+        p.desk.engine.events.emit(end_of("a_unheard_of"))
+
+    assert await p.cause(handle) == "manual-supersession"
+
+
+@pytest.mark.spec("T2")
+@pytest.mark.parametrize("missing", ["row", "anchor"])
+async def test_an_end_whose_evidence_is_missing_settles_nothing(
+    process: MakeProcess, missing: str
+) -> None:
+    p, handle, _ = await running_turn(process, WHOLE)
+    if missing == "row":
+        p.desk.engine.events.emit(end_of("a_never_stored"))
+    else:
+        chat = p.desk.disk.directory() / "chat.jsonl"
+        chat.write_text("")
+        p.desk.engine.events.emit(end_of("a_1"))
+
+    with capture_logs() as logs:
+        record = await p.get(handle)
+
+    assert (record.status, record.ignored_ends) == ("running", 0)
+    assert any("stays running" in log["event"] for log in logs)
+
+
+# ---- stops
+
+
+@pytest.mark.spec("T14")
+async def test_a_persons_stop_of_the_stream_interrupts_the_turn(process: MakeProcess) -> None:
+    p, handle, _ = await running_turn(process)
+
+    await p.desk.stop("user")
+
+    record = await p.get(handle)
+    assert (record.status, record.cause) == ("interrupted", "user-stream-abort")
+    assert record.evidence == {"messageId": record.message_id}
+
+
+@pytest.mark.spec("T14")
+@pytest.mark.parametrize("reason", ["system", "startup"])
+async def test_another_stop_of_the_stream_leaves_the_turn_running(
+    process: MakeProcess, reason: Any
+) -> None:
+    p, handle, _ = await running_turn(process)
+    waiter = p.waiting(handle)
+
+    await p.desk.stop(reason)
+
+    assert await p.status(handle) == "running"
+    assert waiter.poll() is None
+
+
+@pytest.mark.spec("T14")
+async def test_a_shutdown_leaves_the_record_running_and_nothing_behind(
+    process: MakeProcess, tmp_path: Any
+) -> None:
+    p, handle, _ = await running_turn(process)
+
+    await p.crash()
+
+    assert on_disk(tmp_path, handle)["status"] == "running"
+    assert p.turns.describe() == {"running": [], "queued": []}
+    [abort] = p.desk.tape.terminals
+    assert (abort.type, getattr(abort, "abort_reason", None)) == ("stream-abort", "system")
+
+
+# ---- descendants
+
+
+async def test_a_turn_waits_for_turns_that_its_workspace_started(process: MakeProcess) -> None:
+    below = Line()
+    p, handle, line = await running_turn(process, below)
+    child = await p.create("Help", "w2", owner=WORKSPACE)
+    line.give(TEXT_END, FINISH)
+    line.end()
+    assert await p.status(handle) == "running"
+
+    below.give(text("Done"), TEXT_END, FINISH)
+    below.end()
+
+    assert await p.status(child) == "completed"
+    assert await p.status(handle) == "completed"
+
+
+async def test_turns_of_two_workspaces_for_each_other_do_not_wait_in_a_circle(
+    process: MakeProcess,
+) -> None:
+    one, other = Line(), Line()
+    p = await process(one, other)
+    first = await p.create("Help", "w1", owner="w2")
+    second = await p.create("Help", "w2", owner="w1")
+    for line in (one, other):
+        line.give(text("Done"), TEXT_END, FINISH)
+        line.end()
+
+    assert await p.status(first) == "completed"
+    assert await p.status(second) == "completed"
+
+
+async def test_an_owner_is_any_workspace(process: MakeProcess) -> None:
+    p = await process(WHOLE, WHOLE)
+    first = await p.create(owner=WORKSPACE)
+    second = await p.create(owner=WORKSPACE)
+
+    assert [await p.status(first), await p.status(second)] == ["completed", "completed"]
+    assert OWNER != WORKSPACE
