@@ -200,7 +200,7 @@ def make_process(
         store=kept,
         scope=scope,
         clock=clock,
-        options=TurnOptions(on_attention=told.attention.append, **options),
+        options=TurnOptions(**{"on_attention": told.attention.append, **options}),
     )
     return Process(desk, scope, kept, turns, told, retries)
 
