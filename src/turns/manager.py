@@ -134,7 +134,6 @@ class TurnManager(Occupant):
             liveness=liveness,
             tell=self._tell,
             fork=self._fork,
-            scope=lambda: self._scope,
         )
         self._judging = Judging(
             book=self._book,

@@ -48,7 +48,6 @@ class Running:
         liveness: Liveness,
         tell: Callable[[str, Happening], None],
         fork: Callable[[str, Effect[None]], Fiber[None, Any]],
-        scope: Callable[[], Scope],
     ) -> None:
         self._book = book
         self._engine = engine
@@ -58,7 +57,6 @@ class Running:
         self._liveness = liveness
         self._tell = tell
         self._fork = fork
-        self._scope = scope
         self._live: dict[str, LiveTurn] = {}
         self._busy: dict[str, str] = {}
         self._queues: dict[str, deque[str]] = {}
@@ -137,12 +135,15 @@ class Running:
     @fb.effect
     async def _turn(self, live: LiveTurn, prompt: str | None) -> None:
         end: TurnEnd = "torn-down"
+        # Not of the app scope itself: its close would release what the turn holds before anybody
+        # said how the turn ended.
+        scope = Scope(name=f"turn {live.turn_id}")
         turn: OpenTurn | None = None
         runner: Fiber[None, TurnError] | None = None
         why: str | None = None
         with fb.uninterruptible() as restore:
             try:
-                turn = await self._opened(live)
+                turn = await self._opened(live, scope)
                 if turn is not None and prompt is not None:
                     runner = await self._started(live, turn, prompt)
                 with restore():
@@ -154,9 +155,9 @@ class Running:
                 why = SYSTEM if interrupt is None else interrupt.reason
                 raise
             finally:
-                await self._close(live, turn, runner, end, why)
+                await self._close(live, scope, turn, runner, end, why)
 
-    async def _opened(self, live: LiveTurn) -> OpenTurn | None:
+    async def _opened(self, live: LiveTurn, scope: Scope) -> OpenTurn | None:
         """The open turn, marked as starting on disk; None where it can't be: then it settles."""
 
         def starting(record: TurnRecord) -> TurnRecord | None:
@@ -165,7 +166,7 @@ class Running:
         try:
             await self._book.change(live.handle_id, starting)
             clock = await fb.current_clock()
-            return self._open_turn(live.turn_id, live.workspace_id, clock, self._scope())
+            return self._open_turn(live.turn_id, live.workspace_id, clock, scope)
         except Exception as error:  # noqa: BLE001  # whatever a factory raises, the turn ends for it
             _log.warning("a turn can't be opened", handleId=live.handle_id, error=str(error))
             said = str(error) or type(error).__name__
@@ -221,6 +222,7 @@ class Running:
     async def _close(
         self,
         live: LiveTurn,
+        scope: Scope,
         turn: OpenTurn | None,
         runner: Fiber[None, TurnError] | None,
         end: TurnEnd,
@@ -229,13 +231,14 @@ class Running:
         try:
             if runner is not None:
                 await runner.interrupt(reason=why)
-            if turn is not None:
-                closed = await turn.close(end).exit()
-                if isinstance(closed, fb.Failure):
+            releases = [scope.close()] if turn is None else [turn.close(end), scope.close()]
+            for release in releases:
+                released = await release.exit()
+                if isinstance(released, fb.Failure):
                     _log.warning(
                         "what a turn held could not be released whole",
                         handleId=live.handle_id,
-                        problem=closed.failure().pretty(),
+                        problem=released.failure().pretty(),
                     )
         finally:
             self._continuations.forget(live.turn_id)

@@ -1,0 +1,459 @@
+"""Waiting for a turn, interrupting it, and the queue of a workspace."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from freezegun import freeze_time
+
+import fibers as fb
+from fibers import Effect
+from fibers.testing import assert_no_leaks
+from streamengine import SendError
+from tests.streamengine.engine.kit import FINISH, TEXT_END, WHOLE, Line, text
+from turns import TurnError, TurnHandle, TurnRecord
+from turns.handles.plain import PlainTurn
+from turns.model.cause import StaleRestart
+
+from .conftest import MakeProcess
+from .kit import OWNER, STORE_FAULT, WORKSPACE, Conductor, Process, on_disk
+
+
+async def running(process: MakeProcess, **options: Any) -> tuple[Process, TurnHandle, Line]:
+    line = Line()
+    p = await process(line, WHOLE, **options)
+    handle = await p.create()
+    line.give(text("One, two"))
+    await p.idle()
+    return p, handle, line
+
+
+def error_of(fiber: fb.Fiber[Any, TurnError]) -> TurnError:
+    exit_ = fiber.poll()
+    assert isinstance(exit_, fb.Failure)
+    error = exit_.failure().squash()
+    assert isinstance(error, TurnError)
+    return error
+
+
+def holding(released: list[str | None]) -> Any:
+    def opened(*given: Any) -> PlainTurn:
+        turn = PlainTurn(*given)
+        fb.run_sync(
+            turn.scope.add_finalizer(lambda _exit: Effect.sync(lambda: released.append(turn.end)))
+        )
+        return turn
+
+    return opened
+
+
+# ---- waiters
+
+
+@pytest.mark.spec("T10")
+async def test_who_waits_for_a_settled_turn_has_its_answer_at_once(process: MakeProcess) -> None:
+    p = await process(WHOLE)
+    handle = await p.create()
+
+    record = await p.rt.run(p.turns.wait(handle.handle_id, timeout=0))
+
+    assert record.final_message == "Hello there"
+
+
+@pytest.mark.spec("T10")
+async def test_a_waiter_that_comes_while_the_turn_settles_is_answered(
+    process: MakeProcess,
+) -> None:
+    """At every step of the settlement somebody comes: before the write, in it, right after it, and
+    when the first waiter wakes.
+    """
+    p, handle, _ = await running(process)
+    waiters = [p.waiting(handle)]
+    writing, go = asyncio.Event(), asyncio.Event()
+
+    @fb.effect
+    async def hold(_record: TurnRecord) -> None:
+        waiters.append(p.waiting(handle))
+        writing.set()
+        await go.wait()
+
+    p.store.before_write = hold
+    p.turns.observe(lambda _record: waiters.append(p.waiting(handle)))
+    waiters[0].add_observer(lambda _exit: waiters.append(p.waiting(handle)))
+    settling = p.rt.run_fork(p.turns.settlement.settle(handle.handle_id, StaleRestart()))
+    await writing.wait()
+    waiters.append(p.waiting(handle))
+    go.set()
+    await p.idle()
+
+    assert settling.poll() is not None
+    assert len(waiters) == 5
+    assert [error_of(waiter).kind for waiter in waiters] == ["interrupted"] * 5
+
+
+@pytest.mark.spec("T11")
+@pytest.mark.parametrize("how", ["timeout", "interrupt", "resolution"])
+async def test_a_waiter_is_gone_whatever_ended_its_wait(process: MakeProcess, how: str) -> None:
+    p, handle, line = await running(process)
+    waiters = p.turns._waiters
+    waiter = p.waiting(handle, timeout=30)
+    await p.idle()
+    assert waiters.count(handle.handle_id) == 1
+
+    match how:
+        case "timeout":
+            await p.desk.pass_time(30)
+            assert error_of(waiter).kind == "timeout"
+        case "interrupt":
+            await p.rt.run(waiter.interrupt())
+        case _:
+            line.give(TEXT_END, FINISH)
+            line.end()
+            await p.idle()
+
+    assert waiters.count(handle.handle_id) == 0
+    assert waiters._waiting == {}
+
+
+@pytest.mark.spec("T11")
+@pytest.mark.parametrize("options", [{}, {"timeout": timedelta(minutes=2)}, {"timeout": 120}])
+async def test_a_wait_that_is_too_long_changes_nothing(
+    process: MakeProcess, options: dict[str, Any]
+) -> None:
+    p, handle, line = await running(process)
+    before = await p.get(handle)
+    waiter = p.waiting(handle, **options)
+
+    await p.desk.pass_time(119)
+    assert waiter.poll() is None
+    await p.desk.pass_time(1)
+
+    assert "Timed out waiting for workspace turn" in str(error_of(waiter))
+    assert await p.get(handle) == before
+    line.give(TEXT_END, FINISH)
+    line.end()
+    assert await p.status(handle) == "completed"
+
+
+async def test_nobody_waits_for_a_turn_that_is_not_there(process: MakeProcess) -> None:
+    p = await process()
+
+    with pytest.raises(TurnError, match="not found or out of scope") as raised:
+        await p.rt.run(p.turns.wait("wst_x"))
+
+    assert raised.value.kind == "not_found"
+
+
+# ---- interrupts
+
+
+@pytest.mark.spec("T18")
+async def test_an_interrupt_is_on_disk_before_the_stream_is_stopped(
+    process: MakeProcess, tmp_path: Path
+) -> None:
+    p, handle, line = await running(process)
+    stored: list[str] = []
+    p.desk.tape.on_event = lambda _event: stored.append(on_disk(tmp_path, handle)["status"])
+
+    record = await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
+
+    assert (record.status, record.cause) == ("interrupted", "explicit-interrupt")
+    assert record.evidence == {"by": "ada"}
+    assert stored == ["interrupted"]
+    [abort] = p.desk.tape.terminals
+    assert getattr(abort, "abort_reason", None) == "user"
+    assert not p.desk.engine.is_streaming(WORKSPACE)
+    await p.idle()
+    assert line.is_closed
+
+
+@pytest.mark.spec("T18")
+async def test_an_interrupt_that_cant_be_stored_stops_nothing(process: MakeProcess) -> None:
+    p, handle, line = await running(process)
+    p.store.failing = STORE_FAULT
+
+    with pytest.raises(TurnError, match="the disk says no"):
+        await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
+
+    assert p.desk.engine.is_streaming(WORKSPACE)
+    p.store.failing = None
+    line.give(TEXT_END, FINISH)
+    line.end()
+    assert await p.status(handle) == "completed"
+
+
+@pytest.mark.spec("T18")
+@pytest.mark.parametrize("before", ["interrupted", "completed"])
+async def test_an_interrupt_of_a_settled_turn_changes_nothing(
+    process: MakeProcess, before: str
+) -> None:
+    p, handle, line = await running(process)
+    if before == "completed":
+        line.give(TEXT_END, FINISH)
+        line.end()
+    else:
+        await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
+    first = await p.get(handle)
+    writes = len(p.store.written)
+    other = await p.stream("Something else")
+
+    again = await p.rt.run(p.turns.interrupt(handle.handle_id, by="grace"))
+
+    assert again == first
+    assert len(p.store.written) == writes
+    assert (await p.desk.done(other)).status == "completed"
+
+
+@pytest.mark.spec("T18", "T8")
+async def test_a_late_end_of_its_own_does_not_undo_an_interrupt(process: MakeProcess) -> None:
+    p, handle, line = await running(process)
+    line.give(TEXT_END, FINISH)
+    gate = p.desk.history.hold("finalize")
+    line.end()
+    await gate.begun.wait()
+    interrupting = p.rt.run_fork(p.turns.interrupt(handle.handle_id, by="ada"))
+    await asyncio.sleep(0)
+    gate.go.set()
+    await p.idle()
+
+    assert interrupting.poll() is not None
+    assert await p.cause(handle) == "explicit-interrupt"
+
+
+async def test_an_interrupt_stops_no_stream_of_somebody_else(process: MakeProcess) -> None:
+    p, handle, _ = await running(process)
+    theirs = Line()
+    p.desk.provider.answers[1] = theirs
+    stream = await p.stream("I do it myself")
+
+    await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
+    await p.idle()
+
+    assert p.desk.engine.is_streaming(WORKSPACE)
+    theirs.give(text("Done"), TEXT_END, FINISH)
+    theirs.end()
+    assert (await p.desk.done(stream)).status == "completed"
+
+
+async def test_an_interrupt_of_a_start_ends_it(process: MakeProcess) -> None:
+    p = await process(WHOLE)
+    gate = p.desk.history.hold("append_user")
+    creating = p.turns.create_turn(owner=OWNER, workspace_id=WORKSPACE, prompt="Count them")
+    handle = await p.rt.run(creating)
+    await gate.begun.wait()
+
+    interrupting = p.rt.run_fork(p.turns.interrupt(handle.handle_id, by="ada"))
+    await asyncio.sleep(0)
+    gate.go.set()
+    await p.idle()
+
+    assert interrupting.poll() is not None
+    assert await p.cause(handle) == "explicit-interrupt"
+    assert p.desk.tape.terminals == []
+    assert p.turns.describe() == {"running": [], "queued": []}
+
+
+@pytest.mark.parametrize("by", ["", "  ", None])
+async def test_an_interrupt_says_by_whom(process: MakeProcess, by: Any) -> None:
+    p, handle, _ = await running(process)
+
+    with pytest.raises(TurnError, match="invalid_cause"):
+        await p.rt.run(p.turns.interrupt(handle.handle_id, by=by))
+
+    assert await p.status(handle) == "running"
+
+
+async def test_an_interrupt_of_a_queued_turn_keeps_it_from_beginning(
+    process: MakeProcess,
+) -> None:
+    p, first, line = await running(process)
+    second = await p.create("Later")
+
+    await p.rt.run(p.turns.interrupt(second.handle_id, by="ada"))
+    line.give(TEXT_END, FINISH)
+    line.end()
+
+    assert await p.status(first) == "completed"
+    assert await p.status(second) == "interrupted"
+    assert len(p.desk.provider.calls) == 1
+
+
+# ---- creating
+
+
+async def test_turns_of_a_workspace_run_one_after_the_other(process: MakeProcess) -> None:
+    p, first, line = await running(process)
+    second = await p.create("Then this")
+    elsewhere = await p.create("Meanwhile", "w2")
+    assert await p.status(second) == "queued"
+    assert await p.status(elsewhere) == "completed"
+    described = p.turns.describe()
+    assert described == {
+        "running": [f"{WORKSPACE}/{first.handle_id}"],
+        "queued": [second.handle_id],
+    }
+
+    line.give(TEXT_END, FINISH)
+    line.end()
+
+    assert [await p.status(first), await p.status(second)] == ["completed", "completed"]
+
+
+async def test_the_record_is_on_disk_before_the_handle_is_given(
+    process: MakeProcess, tmp_path: Path
+) -> None:
+    p = await process(WHOLE)
+    creating = p.turns.create_turn(owner=OWNER, workspace_id=WORKSPACE, prompt="Count them")
+
+    with freeze_time("2026-05-01T10:00:00Z", real_asyncio=True):
+        handle = await p.rt.run(creating)
+        stored = on_disk(tmp_path, handle)
+
+    assert stored["prompt"] == "Count them"
+    assert stored["createdAt"] == "2026-05-01T10:00:00Z"
+    assert stored["attentionPolicy"] == "blocking_until_terminal"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        ({"owner": "../up"}, "invalid_id"),
+        ({"workspace_id": ""}, "invalid_id"),
+        ({"prompt": " \n"}, "empty_message"),
+        ({"attention": "shout"}, "invalid_attention"),
+    ],
+)
+async def test_what_cant_be_a_turn_is_refused_and_leaves_nothing(
+    process: MakeProcess, tmp_path: Path, wrong: dict[str, Any], kind: str
+) -> None:
+    p = await process(WHOLE)
+    given: dict[str, Any] = {"owner": OWNER, "workspace_id": WORKSPACE, "prompt": "Hi", **wrong}
+
+    with pytest.raises(SendError) as raised:
+        await p.rt.run(p.turns.create_turn(**given))
+
+    assert raised.value.kind == kind
+    assert await p.rt.run(p.turns.list()) == []
+    assert not (tmp_path / "workspaces" / OWNER).exists()
+
+
+async def test_a_turn_that_cant_be_stored_is_none(process: MakeProcess) -> None:
+    p = await process(WHOLE)
+    p.store.failing = STORE_FAULT
+
+    with pytest.raises(SendError, match="the disk says no"):
+        await p.create()
+
+    p.store.failing = None
+    assert await p.rt.run(p.turns.list()) == []
+    assert p.desk.provider.calls == []
+
+
+async def test_into_a_closed_scope_no_turn_is_created(process: MakeProcess) -> None:
+    p = await process(WHOLE)
+    await p.crash()
+
+    with pytest.raises(SendError) as raised:
+        await p.create()
+
+    assert raised.value.kind == "shutting_down"
+
+
+async def test_records_are_listed_by_owner_the_oldest_first(process: MakeProcess) -> None:
+    p = await process(WHOLE)
+    first = await p.create("One")
+    second = await p.create("Two", "w2", owner="somebody")
+    third = await p.create("Three")
+
+    async def listed(**options: Any) -> list[str]:
+        return [r.handle_id for r in await p.rt.run(p.turns.list(**options))]
+
+    assert await listed() == [first.handle_id, second.handle_id, third.handle_id]
+    assert await listed(owner=OWNER) == [first.handle_id, third.handle_id]
+    assert await listed(owner="nobody") == []
+
+
+# ---- what is released
+
+
+async def test_what_a_turn_holds_is_released_with_it(process: MakeProcess) -> None:
+    conductor = Conductor()
+    conductor.more = True
+    released: list[str | None] = []
+    p = await process(Line(), conductor=conductor, open_turn=holding(released))
+    handle = await p.create()
+    assert released == []
+
+    await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
+    await p.idle()
+
+    assert released == ["torn-down"]
+
+
+@pytest.mark.parametrize(
+    ("how", "end"), [("ends", "completed"), ("fails", "errored"), ("shutdown", "torn-down")]
+)
+async def test_how_a_turn_ends_for_what_it_holds(
+    process: MakeProcess, how: str, end: str
+) -> None:
+    released: list[str | None] = []
+    line = Line()
+    p = await process(line, open_turn=holding(released))
+    await p.create()
+    if how == "shutdown":
+        await p.crash()
+    elif how == "ends":
+        line.give(text("Done"), TEXT_END, FINISH)
+        line.end()
+    else:
+        line.fail(OSError("gone"))
+    await p.idle()
+
+    assert released == [end]
+
+
+async def test_a_runner_that_does_not_end_is_stopped_after_its_grace(
+    process: MakeProcess,
+) -> None:
+    p = await process(WHOLE, conductor=Conductor())
+    handle = await p.create()
+    assert await p.status(handle) == "completed"
+    assert p.turns.describe()["running"] == [f"{WORKSPACE}/{handle.handle_id}"]
+
+    await p.desk.pass_time(5)
+
+    assert p.turns.describe()["running"] == []
+
+
+async def test_a_hundred_turns_leave_nothing_behind(process: MakeProcess) -> None:
+    p = await process(WHOLE)
+    await p.create("Warm up", "w0")
+    with assert_no_leaks("fibers", "tasks", "threads"):
+        handles = [await p.create("Count", f"w{n % 7}") for n in range(100)]
+        await p.idle()
+
+    assert {await p.status(handle) for handle in handles} == {"completed"}
+    assert p.turns.describe() == {"running": [], "queued": []}
+    assert p.turns._waiters._waiting == {}
+    assert len(p.turns.settlement._book.locks) == 0
+
+
+@pytest.mark.parametrize("call", ["steer", "answer_permission", "spawn_subturn", "finish"])
+async def test_what_the_runner_does_not_offer_is_said(process: MakeProcess, call: str) -> None:
+    p, handle, _ = await running(process)
+    asked: dict[str, Effect[Any, TurnError]] = {
+        "steer": p.turns.steer(handle.handle_id, "left"),
+        "answer_permission": p.turns.answer_permission(handle.handle_id, "q1", True),
+        "spawn_subturn": p.turns.spawn_subturn(handle.handle_id, {}),
+        "finish": p.turns.finish(handle.handle_id, hard=True),
+    }
+
+    with pytest.raises(TurnError) as raised:
+        await p.rt.run(asked[call])
+
+    assert raised.value.kind == "not_supported"
+    assert raised.value.way_out
