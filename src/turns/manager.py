@@ -449,8 +449,8 @@ class TurnManager(Occupant):
         self._inboxes.post(handle_id, happening)
 
     def _look_again_at(self, turn_id: str) -> None:
-        for record in self._book.all():
-            if record.turn_id == turn_id and not record.is_terminal:
+        for record in self._book.unsettled():
+            if record.turn_id == turn_id:
                 self._tell(record.handle_id, LookAgain())
 
     def _release(self, record: TurnRecord) -> None:
@@ -460,8 +460,7 @@ class TurnManager(Occupant):
             self._tell(owner.handle_id, LookAgain())
 
     def _afterwards(self, record: TurnRecord) -> None:
-        if self._aftermath.is_due(record):
-            self._fork(f"after {record.handle_id}", self._aftermath.follow(record.handle_id))
+        self._fork(f"after {record.handle_id}", self._aftermath.follow(record.handle_id))
 
     def _notify(self, record: TurnRecord) -> None:
         if self._on_attention is None:

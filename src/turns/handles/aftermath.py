@@ -40,7 +40,7 @@ class Aftermath:
         self._closed = closed
 
     def is_due(self, record: TurnRecord) -> bool:
-        """Whether anything is left to do for it."""
+        """Whether anything is left to do for this one."""
         return record.is_terminal and (_wants_attention(record) or self._is_disposable(record))
 
     @fb.effect
@@ -57,10 +57,12 @@ class Aftermath:
 
     async def _dispose_workspace(self, handle_id: str) -> None:
         """The workspace may serve further turns: whichever is the last of them removes it."""
+        if self._dispose is None:
+            return
         workspace_id = self._book.get(handle_id).workspace_id
         records = self._book.in_workspace(workspace_id)
         due = [record for record in records if self._is_disposable(record)]
-        if self._dispose is None or not due or not all(r.is_terminal for r in records):
+        if not due or not all(record.is_terminal for record in records):
             return
         disposed = await self._dispose(due[-1]).exit()
         if isinstance(disposed, fb.Failure):

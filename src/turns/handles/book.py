@@ -27,6 +27,8 @@ class Book:
     def __init__(self, store: TurnStore) -> None:
         self._store = store
         self._records: dict[str, TurnRecord] = {}
+        # Those that have not settled: questions about what runs look at nothing else.
+        self._unsettled: dict[str, None] = {}
         self._observers: dict[object, Callable[[TurnRecord], object]] = {}
         self.locks = WorkspaceLocks()
 
@@ -49,6 +51,10 @@ class Book:
         """All records, the oldest first."""
         return list(self._records.values())
 
+    def unsettled(self) -> list[TurnRecord]:
+        """Those that have not settled, the oldest first."""
+        return [self._records[handle_id] for handle_id in self._unsettled]
+
     def in_workspace(self, workspace_id: str) -> list[TurnRecord]:
         """Those that run or ran in this workspace, the oldest first."""
         return [r for r in self._records.values() if r.workspace_id == workspace_id]
@@ -59,7 +65,7 @@ class Book:
         Only younger ones that have begun count: so no two turns ever wait for each other.
         """
         younger = itertools.dropwhile(
-            lambda other: other.handle_id != record.handle_id, self._records.values()
+            lambda other: other.handle_id != record.handle_id, self.unsettled()
         )
         return any(
             other.is_started
@@ -89,6 +95,7 @@ class Book:
         loaded = await self._store.load()
         put_meanwhile = self._records
         self._records = {record.handle_id: record for record in loaded.records} | put_meanwhile
+        self._unsettled = {r.handle_id: None for r in self._records.values() if not r.is_terminal}
 
     def put(self, record: TurnRecord) -> Effect[None, TurnError]:
         """Store ``record``; only then it is seen (T9). Fails with "store": nothing changed."""
@@ -100,6 +107,10 @@ class Book:
         with fb.uninterruptible():
             await self._store.write(record)
             self._records[record.handle_id] = record
+            if record.is_terminal:
+                self._unsettled.pop(record.handle_id, None)
+            else:
+                self._unsettled[record.handle_id] = None
             for f in list(self._observers.values()):
                 try:
                     f(record)

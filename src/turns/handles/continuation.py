@@ -9,7 +9,7 @@ from typing import Protocol, final
 class ContinuationPending(Protocol):
     """Asked at the end of a stream of a turn, by a plain call."""
 
-    def __call__(self, message_id: str) -> bool:
+    def __call__(self, message_id: str, /) -> bool:
         """Whether the turn goes on after that message: queued steering, results of tools to be
         answered, a prompt that recovers what was cut.
         """

@@ -41,16 +41,22 @@ async def process(rt: fb.Runtime, clock: TestClock, tmp_path: Path) -> AsyncIter
     """Starts a process over the state directory of the test; it is over at the latest with it."""
     begun: list[Process] = []
 
-    async def make(*answers: Answer, **options: Any) -> Process:
+    async def make(
+        *answers: Answer, unstarted: bool = False, failing_reads: bool = False, **options: Any
+    ) -> Process:
         made = make_process(rt, clock, tmp_path, *answers, **options)
         begun.append(made)
+        if failing_reads:
+            made.desk.history.fail("read")
         if made.retries is not None:
             await rt.run(made.retries.start(made.scope))
-        await rt.run(made.turns.start(made.scope))
+        if not unstarted:
+            await rt.run(made.turns.start(made.scope))
         return made
 
     yield make
     for made in begun:
+        made.store.bury()
         await made.crash()
 
 

@@ -43,9 +43,20 @@ class FaultyStore(TurnStore):
         self.written: list[TurnRecord] = []
         self.failing: TurnError | None = None
         self.before_write: Callable[[TurnRecord], Effect[object]] | None = None
+        self.dies: Callable[[TurnRecord], bool] = lambda _record: False
+        """The process is dead from the write on of which it is True: it does not come back."""
+        self._over = asyncio.Event()
+
+    def bury(self) -> None:
+        """After the test: what waits for a dead process goes, having written nothing."""
+        self.failing = STORE_FAULT
+        self._over.set()
 
     @fb.effect(raises=TurnError)
     async def write(self, record: TurnRecord) -> None:
+        if self.dies(record):
+            self.dies = lambda _record: True
+            await self._over.wait()
         if self.before_write is not None:
             await self.before_write(record)
         if self.failing is not None:
@@ -187,6 +198,7 @@ def make_process(
     def dispose(record: TurnRecord) -> Effect[object, Exception]:
         return Effect.sync(lambda: told.disposed.append(record))
 
+    options.setdefault("on_attention", told.attention.append)
     retries = AutoRetry(desk.engine, desk.history, clock=clock) if retrying else None
     if disposing:
         options.setdefault("dispose", dispose)
@@ -200,7 +212,7 @@ def make_process(
         store=kept,
         scope=scope,
         clock=clock,
-        options=TurnOptions(**{"on_attention": told.attention.append, **options}),
+        options=TurnOptions(**options),
     )
     return Process(desk, scope, kept, turns, told, retries)
 

@@ -21,7 +21,7 @@ from tests.streamengine.engine.kit import (
 from turns import TurnError, TurnHandle
 
 from .conftest import MakeProcess
-from .kit import OWNER, WORKSPACE, Conductor, Process, correlation, on_disk
+from .kit import WORKSPACE, Conductor, Process, correlation, on_disk
 
 TOOL_STEP: Answer = says(text("Let me see. "), TEXT_END, Finish(finish_reason="tool-calls"))
 
@@ -410,4 +410,3 @@ async def test_an_owner_is_any_workspace(process: MakeProcess) -> None:
     second = await p.create(owner=WORKSPACE)
 
     assert [await p.status(first), await p.status(second)] == ["completed", "completed"]
-    assert OWNER != WORKSPACE

@@ -15,6 +15,7 @@ from fibers import Effect
 from streamengine.model import (
     AssistantRow,
     Finish,
+    Row,
     RowMetadata,
     StreamEndEvent,
     TextPart,
@@ -80,6 +81,11 @@ class Sub(ExplicitInterrupt):
     """A cause of somebody's own that passes for one of ours."""
 
 
+def unchecked(model: Any, /, **fields: Any) -> Any:
+    """As somebody makes one who checks no types."""
+    return model.model_construct(**fields)
+
+
 MALFORMED: dict[str, Any] = {
     "missing": None,
     "a kind alone": "explicit-interrupt",
@@ -90,8 +96,8 @@ MALFORMED: dict[str, Any] = {
     "blank words": ExplicitInterrupt.model_construct(by=" \n"),
     "blank id": ManualSupersession.model_construct(message_id=""),
     "malformed id": ManualSupersession.model_construct(message_id="../up"),
-    "no evidence": ManualSupersession.model_construct(),
-    "unknown kind": ExplicitInterrupt.model_construct(kind="because", by="ada"),
+    "no evidence": unchecked(ManualSupersession),
+    "unknown kind": unchecked(ExplicitInterrupt, kind="because", by="ada"),
     "no reason": ConservativeFallback.model_construct(reason=""),
 }
 
@@ -182,7 +188,7 @@ def test_a_row_of_a_person_without_a_usable_id_is_no_evidence() -> None:
         updated_at=now(),
     )
     mark = correlation(TurnHandle("wst_1", "turn_1"), "o")
-    rows = [
+    rows: list[Row] = [
         UserRow(id="u_1", metadata=RowMetadata(correlation=mark)),
         UserRow.model_construct(id="", parts=(), metadata=RowMetadata()),
         AssistantRow(id="a_1"),
@@ -229,11 +235,13 @@ async def test_the_effects_of_a_settlement_have_an_order(process: MakeProcess) -
     def note(what: str) -> Effect[Any]:
         return Effect.sync(lambda: log.append(what))
 
-    p, handle, _ = await running(
-        process,
-        dispose=lambda _record: note("workspace"),
-        on_attention=lambda _record: log.append("attention"),
-    )
+    def dispose(_record: TurnRecord) -> Effect[object, Exception]:
+        return note("workspace")
+
+    def tell(_record: TurnRecord) -> None:
+        log.append("attention")
+
+    p, handle, _ = await running(process, dispose=dispose, on_attention=tell)
     p.store.before_write = lambda record: note(f"persist {record.status}")
     p.turns.observe(lambda record: log.append(f"mirror {record.status}"))
     waiter = p.waiting(handle)

@@ -397,9 +397,7 @@ async def test_what_a_turn_holds_is_released_with_it(process: MakeProcess) -> No
 @pytest.mark.parametrize(
     ("how", "end"), [("ends", "completed"), ("fails", "errored"), ("shutdown", "torn-down")]
 )
-async def test_how_a_turn_ends_for_what_it_holds(
-    process: MakeProcess, how: str, end: str
-) -> None:
+async def test_how_a_turn_ends_for_what_it_holds(process: MakeProcess, how: str, end: str) -> None:
     released: list[str | None] = []
     line = Line()
     p = await process(line, open_turn=holding(released))

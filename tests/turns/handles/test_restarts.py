@@ -1,0 +1,500 @@
+"""What a restart makes of turns, and what a pending retry means for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+import fibers as fb
+from fibers import Effect
+from streamengine import SendError
+from streamengine.model import ErrorPart
+from tests.streamengine.engine.kit import FINISH, TEXT_END, WHOLE, Answer, Line, says, text
+from turns import FileTurnStore, TurnHandle, TurnRecord
+from turns.handles.streak import streak_of
+
+from .conftest import MakeProcess
+from .kit import WORKSPACE, Conductor, Process, correlation, on_disk
+
+BROKEN: Answer = says(text("Once "))
+"""Ends without an end: tried again."""
+REFUSED: Answer = says(ErrorPart(error={"message": "no such key", "status": 401}))
+
+
+async def killed(
+    process: MakeProcess, *answers: Answer, said: str = "One, two", **options: Any
+) -> tuple[Process, TurnHandle]:
+    """A process that dies with a turn in the middle of its answer: nothing more of it happens."""
+    line = Line()
+    p = await process(*(answers or (line,)), **options)
+    handle = await p.create(attention="notify", disposable=True)
+    line.give(text(said))
+    await p.idle()
+    return p, handle
+
+
+# ---- reconciliation
+
+
+@pytest.mark.spec("T16")
+@pytest.mark.parametrize("how", ["shutdown", "kill"])
+async def test_a_turn_without_a_final_answer_is_interrupted_after_a_restart(
+    process: MakeProcess, tmp_path: Path, how: str
+) -> None:
+    before, handle = await killed(process)
+    if how == "shutdown":
+        await before.crash()
+
+    after = await process(WHOLE)
+
+    record = await after.get(handle)
+    assert (record.status, record.cause) == ("interrupted", "stale-restart")
+    assert "after a restart" in (record.error or "")
+    assert on_disk(tmp_path, handle)["cause"] == "stale-restart"
+    waiter = after.waiting(handle)
+    await after.idle()
+    assert isinstance(waiter.poll(), fb.Failure)
+
+
+@pytest.mark.spec("T16")
+async def test_a_turn_whose_final_answer_is_in_the_history_is_completed_after_a_restart(
+    process: MakeProcess,
+) -> None:
+    """It died between the row of the answer and the record of the turn."""
+    line = Line()
+    before = await process(line)
+    handle = await before.create()
+    before.store.dies = lambda _record: True
+    line.give(text("All of them"), TEXT_END, FINISH)
+    line.end()
+    await before.idle()
+
+    after = await process()
+
+    record = await after.get(handle)
+    assert (record.status, record.cause) == ("completed", "stale-history-recovery")
+    assert record.final_message == "All of them"
+    assert record.evidence == {"messageId": record.final_message_ref}
+
+
+@pytest.mark.spec("T16")
+@pytest.mark.parametrize("last", ["tool-calls", "a question", "an answer of somebody else"])
+async def test_what_is_no_final_answer_of_the_turn_does_not_complete_it(
+    process: MakeProcess, last: str
+) -> None:
+    conductor = Conductor()
+    conductor.more = True
+    tool_step = says(
+        text("Let me see"), TEXT_END, FINISH.model_copy(update={"finish_reason": last})
+    )
+    before = await process(
+        tool_step if last == "tool-calls" else Line(), Line(), conductor=conductor
+    )
+    handle = await before.create()
+    if last == "an answer of somebody else":
+        before.desk.provider.answers[1] = WHOLE
+        before.store.dies = lambda _record: True
+        await before.desk.done(await before.stream("I do it myself"))
+
+    after = await process()
+
+    assert await after.cause(handle) == "stale-restart"
+
+
+@pytest.mark.spec("T22")
+async def test_a_history_that_cant_be_read_at_the_restart_completes_nothing(
+    process: MakeProcess, rt: fb.Runtime, clock: Any, tmp_path: Path
+) -> None:
+    line = Line()
+    before = await process(line)
+    handle = await before.create()
+    before.store.dies = lambda _record: True
+    line.give(text("All of them"), TEXT_END, FINISH)
+    line.end()
+    await before.idle()
+
+    after = await process(failing_reads=True)
+
+    record = await after.get(handle)
+    assert (record.status, record.cause) == ("interrupted", "conservative-fallback")
+    assert "the disk says no" in (record.error or "")
+
+
+@pytest.mark.spec("T16", "I9")
+async def test_the_records_are_read_then_the_retry_decides_then_the_rest_is_reconciled(
+    process: MakeProcess,
+) -> None:
+    before, handle = await killed(process)
+    await before.crash()
+    log: list[str] = []
+    store = FileTurnStore(before.desk.disk.path, io="inline", fsync="off")
+    load = store.load
+
+    def loading() -> Any:
+        return load().tap(lambda _loaded: Effect.sync(lambda: log.append("load")))
+
+    store.load = loading  # type: ignore[method-assign]  # heard from here
+    recovery: Effect[Any] = Effect.sync(lambda: log.append("retry"))
+    after = await process(WHOLE, store=store, recovery=recovery, unstarted=True)
+    after.turns.observe(lambda record: log.append(record.status))
+
+    await after.rt.run(after.turns.start(after.scope))
+    await after.rt.run(after.turns.start(after.scope))
+    await after.rt.run(after.turns.list())
+    await after.idle()
+
+    assert log[:3] == ["load", "retry", "interrupted"]
+    assert log.count("load") == log.count("retry") == 1
+    assert await after.cause(handle) == "stale-restart"
+
+
+@pytest.mark.spec("T16", "I10")
+async def test_a_turn_whose_answer_is_taken_up_again_goes_on(process: MakeProcess) -> None:
+    before, handle = await killed(process, retrying=True)
+    await before.crash()
+
+    after = await process(WHOLE, retrying=True)
+    assert await after.status(handle) == "running"
+    waiter = after.waiting(handle)
+    await after.desk.pass_time(1)
+
+    assert await after.status(handle) == "completed"
+    assert isinstance(waiter.poll(), fb.Success)
+    assert after.turns.describe() == {"running": [], "queued": []}
+    assert len(after.desk.provider.calls) == 1
+
+
+@pytest.mark.spec("T17", "I10")
+@pytest.mark.parametrize("whose", ["a stream", "a pending retry"])
+async def test_what_somebody_else_does_in_the_workspace_keeps_no_turn_alive(
+    process: MakeProcess, whose: str
+) -> None:
+    before, handle = await killed(process, Line(), Line(), retrying=True)
+    await before.stream("I do it myself")
+    await before.crash()
+    # That stop was one of the turn's stream as well: both wait for nothing but this process.
+    after = await process(Line(), retrying=True, unstarted=True)
+    if whose == "a stream":
+        await after.stream("And again")
+    await after.rt.run(after.turns.start(after.scope))
+
+    assert await after.cause(handle) == "stale-restart"
+    if whose == "a stream":
+        assert after.desk.engine.is_streaming(WORKSPACE)
+    else:
+        assert after.retries is not None
+        assert after.retries.state(WORKSPACE).pending
+
+
+@pytest.mark.spec("T17")
+async def test_a_stream_of_the_turn_itself_keeps_it_alive(process: MakeProcess) -> None:
+    before, handle = await killed(process)
+    await before.crash()
+    line = Line()
+    after = await process(line, unstarted=True)
+    await after.stream("Go on", correlation=correlation(handle))
+
+    await after.rt.run(after.turns.start(after.scope))
+
+    assert await after.status(handle) == "running"
+    line.give(text("Three"), TEXT_END, FINISH)
+    line.end()
+    assert (await after.get(handle)).final_message == "Three"
+
+
+async def test_a_queued_turn_begins_after_the_restart(process: MakeProcess) -> None:
+    before, first = await killed(process)
+    second = await before.create("Then this")
+    await before.crash()
+
+    after = await process(WHOLE)
+
+    assert await after.status(first) == "interrupted"
+    assert await after.status(second) == "completed"
+    assert [call.request.text for call in after.desk.provider.calls] == ["Then this"]
+
+
+async def test_a_store_that_cant_be_listed_is_asked_again(process: MakeProcess) -> None:
+    before, handle = await killed(process)
+    await before.crash()
+    after = await process(WHOLE, unstarted=True)
+    workspaces = after.desk.disk.path / "workspaces"
+    workspaces.rename(workspaces.with_name("away"))
+    workspaces.write_text("")
+
+    exit_ = await after.rt.run(after.turns.start(after.scope).exit())
+    assert isinstance(exit_, fb.Failure)
+    workspaces.unlink()
+    workspaces.with_name("away").rename(workspaces)
+
+    assert await after.cause(handle) == "stale-restart"
+
+
+# ---- once, also across a restart
+
+
+@pytest.mark.spec("T19")
+async def test_an_owner_is_told_once_also_across_a_restart(
+    process: MakeProcess, tmp_path: Path
+) -> None:
+    p = await process(WHOLE)
+    handle = await p.create(attention="notify")
+    await p.idle()
+    assert [r.handle_id for r in p.told.attention] == [handle.handle_id]
+    assert "terminalAttentionNotifiedAt" in on_disk(tmp_path, handle)
+    await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
+    await p.crash()
+
+    after = await process()
+    await after.idle()
+    assert after.told.attention == []
+
+
+@pytest.mark.spec("T19")
+async def test_an_owner_who_was_not_told_yet_is_told_after_the_restart(
+    process: MakeProcess,
+) -> None:
+    """The process died between the settlement and the word."""
+    p = await process(WHOLE)
+    p.store.dies = lambda record: record.terminal_attention_notified_at is not None
+    handle = await p.create(attention="notify")
+    assert p.told.attention == []
+
+    after = await process()
+    await after.idle()
+
+    assert [r.handle_id for r in after.told.attention] == [handle.handle_id]
+
+
+@pytest.mark.spec("T19")
+async def test_an_owner_who_waits_is_not_told_beside(process: MakeProcess) -> None:
+    p = await process(WHOLE)
+    await p.create(attention="blocking")
+    await p.idle()
+
+    assert p.told.attention == []
+
+
+async def test_an_owner_who_cant_be_told_changes_nothing(process: MakeProcess) -> None:
+    def broken(_record: TurnRecord) -> None:
+        raise OSError("nobody there")
+
+    p = await process(WHOLE, on_attention=broken)
+
+    with capture_logs() as logs:
+        handle = await p.create(attention="notify")
+
+    assert await p.status(handle) == "completed"
+    assert any("could not be told" in log["event"] for log in logs)
+
+
+@pytest.mark.spec("T21")
+async def test_a_disposable_workspace_goes_once_after_its_turn_settled(
+    process: MakeProcess,
+) -> None:
+    line = Line()
+    p = await process(line, WHOLE)
+    handle = await p.create(disposable=True)
+    await p.create("Not this one", "w2")
+    line.give(text("Done"), TEXT_END)
+    await p.idle()
+    assert p.told.disposed == []
+
+    line.give(FINISH)
+    line.end()
+    await p.idle()
+    assert [(r.handle_id, r.status) for r in p.told.disposed] == [(handle.handle_id, "completed")]
+    await p.crash()
+    after = await process()
+    await after.idle()
+    assert after.told.disposed == []
+
+
+@pytest.mark.spec("T21")
+async def test_a_disposable_workspace_outlives_all_its_turns(process: MakeProcess) -> None:
+    first, second = Line(), Line()
+    p = await process(first, second)
+    await p.create(disposable=True)
+    await p.create("Then this", disposable=False)
+    first.give(text("Done"), TEXT_END, FINISH)
+    first.end()
+    await p.idle()
+    assert p.told.disposed == []
+
+    second.give(text("Done"), TEXT_END, FINISH)
+    second.end()
+    await p.idle()
+    assert len(p.told.disposed) == 1
+
+
+@pytest.mark.spec("T21")
+async def test_a_workspace_that_could_not_be_removed_is_removed_at_the_next_start(
+    process: MakeProcess,
+) -> None:
+    def fails(_record: TurnRecord) -> Effect[object, Exception]:
+        return Effect.fail(OSError("busy"))
+
+    p = await process(WHOLE, dispose=fails)
+    with capture_logs() as logs:
+        handle = await p.create(disposable=True, attention="notify")
+    assert any("could not be removed" in log["event"] for log in logs)
+    assert len(p.told.attention) == 1
+    await p.crash()
+
+    after = await process()
+    await after.idle()
+    assert [r.handle_id for r in after.told.disposed] == [handle.handle_id]
+
+
+# ---- retries in a running process
+
+
+@pytest.mark.spec("T15")
+async def test_a_failure_that_is_tried_again_leaves_the_turn_running(
+    process: MakeProcess,
+) -> None:
+    p = await process(BROKEN, BROKEN, WHOLE, retrying=True)
+    handle = await p.create()
+    waiter = p.waiting(handle)
+    assert await p.status(handle) == "running"
+    await p.desk.pass_time(1)
+    assert await p.status(handle) == "running"
+    await p.desk.pass_time(2)
+
+    assert await p.status(handle) == "completed"
+    assert isinstance(waiter.poll(), fb.Success)
+
+
+@pytest.mark.spec("T15")
+@pytest.mark.parametrize("first", [(), (BROKEN,), (BROKEN, BROKEN)])
+async def test_the_final_failure_is_that_of_the_turn(
+    process: MakeProcess, first: tuple[Answer, ...]
+) -> None:
+    p = await process(*first, REFUSED, retrying=True)
+    handle = await p.create()
+    for n, _ in enumerate(first):
+        assert await p.status(handle) == "running"
+        await p.desk.pass_time(2**n)
+
+    record = await p.get(handle)
+    assert (record.status, record.cause) == ("error", "terminal-stream-error")
+    assert record.evidence is not None
+    assert record.evidence["errorType"] == "authentication"
+
+
+@pytest.mark.spec("T15")
+async def test_a_retry_that_is_called_off_was_the_last(process: MakeProcess) -> None:
+    p = await process(BROKEN, retrying=True)
+    handle = await p.create()
+    assert p.retries is not None
+
+    await p.rt.run(p.retries.call_off(WORKSPACE))
+
+    record = await p.get(handle)
+    assert (record.status, record.cause) == ("error", "terminal-stream-error")
+
+
+async def test_a_retry_that_cant_begin_is_an_error_of_the_turn(process: MakeProcess) -> None:
+    p = await process(BROKEN, retrying=True)
+    handle = await p.create()
+    p.desk.history.fail("reserve")
+
+    await p.desk.pass_time(1)
+
+    record = await p.get(handle)
+    assert (record.status, record.cause) == ("error", "recovery-admission-failure")
+
+
+async def test_an_interrupt_calls_a_pending_retry_off(process: MakeProcess) -> None:
+    p = await process(BROKEN, retrying=True)
+    handle = await p.create()
+
+    await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
+    await p.desk.pass_time(120)
+
+    assert await p.cause(handle) == "explicit-interrupt"
+    assert len(p.desk.provider.calls) == 1
+
+
+async def test_a_person_who_writes_while_a_retry_is_pending_supersedes_the_turn(
+    process: MakeProcess,
+) -> None:
+    p = await process(BROKEN, WHOLE, retrying=True)
+    handle = await p.create()
+
+    await p.desk.done(await p.stream("I do it myself"))
+
+    assert await p.cause(handle) == "manual-supersession"
+
+
+async def test_a_failure_without_a_retry_that_somebody_else_ended_is_final(
+    process: MakeProcess,
+) -> None:
+    """A person wrote while a retry was pending, and stopped that: nobody tries again."""
+    p = await process(BROKEN, Line(), retrying=True)
+    handle = await p.create()
+    await p.stream("I do it myself")
+    assert await p.status(handle) == "running"
+
+    await p.desk.stop("user")
+
+    assert await p.cause(handle) == "terminal-stream-error"
+
+
+# ---- turns that begin by themselves
+
+
+@pytest.mark.spec("I12")
+async def test_a_turn_that_began_by_itself_arms_no_other(process: MakeProcess) -> None:
+    p, handle = await killed(process)
+    await p.crash()
+    p = await process(Line())
+    again = await p.rt.run(p.turns.continue_turn(handle.handle_id, prompt="Go on"))
+    assert (await p.get(again)).continues == handle.handle_id
+    await p.crash()
+
+    p = await process(Line())
+    with pytest.raises(SendError) as raised:
+        await p.rt.run(p.turns.continue_turn(again.handle_id, prompt="Go on"))
+
+    assert raised.value.kind == "continuation_refused"
+
+
+@pytest.mark.spec("I12")
+async def test_at_most_three_in_a_row_begin_by_themselves(process: MakeProcess) -> None:
+    p = await process(Line())
+    started = 0
+    for _ in range(4):
+        persons = await p.create("Count them")
+        await p.crash()
+        p = await process(Line())
+        exit_ = await p.rt.run(p.turns.continue_turn(persons.handle_id, prompt="Go on").exit())
+        await p.idle()
+        started += isinstance(exit_, fb.Success)
+        await p.crash()
+        p = await process(Line())
+    assert started == 3
+
+    p.desk.provider.answers[:] = [WHOLE, Line()]
+    await p.create("Count them")
+    persons = await p.create("And again")
+    await p.crash()
+    p = await process(Line())
+    await p.rt.run(p.turns.continue_turn(persons.handle_id, prompt="Go on"))
+    assert streak_of(await p.rt.run(p.turns.list())) == 1
+
+
+@pytest.mark.parametrize("status", ["running", "completed"])
+async def test_only_what_was_cut_off_is_gone_on_with(process: MakeProcess, status: str) -> None:
+    answers: Mapping[str, Answer] = {"running": Line(), "completed": WHOLE}
+    p = await process(answers[status])
+    handle = await p.create()
+
+    with pytest.raises(SendError) as raised:
+        await p.rt.run(p.turns.continue_turn(handle.handle_id, prompt="Go on"))
+
+    assert raised.value.kind == "nothing_to_continue"
