@@ -6,9 +6,10 @@ from .handles.aftermath import DisposeWorkspace
 from .handles.continuation import ContinuationPending, Continuations
 from .handles.liveness import Retries
 from .handles.offers import AnswersPermissions, Finishes, SpawnsSubturns, Steers
+from .handles.options import TurnOptions
 from .handles.plain import OpenTurns
 from .handles.store import FileTurnStore, LoadedRecords, TurnStore
-from .manager import TurnHandle, TurnManager, TurnOptions
+from .manager import TurnHandle, TurnManager
 from .model.cause import Cause
 from .model.errors import TurnError
 from .model.record import TurnRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast, final
+from typing import Any, cast, final
 
 import structlog
 
@@ -12,49 +12,29 @@ import fibers as fb
 from fibers import Clock, Duration, Effect, Fiber, Scope
 from fibers.app import Occupant
 from streamengine import Event, SendError, StreamEngine
-from streamengine.model import (
-    AutoRetryAbandonedEvent,
-    ErrorEvent,
-    StreamAbortEvent,
-    StreamEndEvent,
-    StreamStartEvent,
-    check_id,
-)
 
-from .handles.aftermath import Aftermath, DisposeWorkspace
+from .handles.aftermath import Aftermath
 from .handles.book import Book
 from .handles.continuation import Continuations
+from .handles.creation import Attention, continuation_of, new_record
+from .handles.happenings import Happening, LookAgain
 from .handles.inbox import Inboxes
-from .handles.judging import Happening, Judging, LookAgain, StreamEvent
-from .handles.liveness import Liveness, Retries
+from .handles.judging import Judging
+from .handles.listening import Listening
+from .handles.liveness import Liveness
 from .handles.offers import AnswersPermissions, Finishes, SpawnsSubturns, Steers, offered
-from .handles.plain import OpenTurns, PlainRunner, PlainTurn
+from .handles.options import TurnOptions
+from .handles.plain import PlainRunner
 from .handles.reconcile import Reconciliation
 from .handles.running import Running
 from .handles.settlement import Settlement
 from .handles.store import TurnStore
 from .handles.streak import check_continues
+from .handles.verdicts import Verdicts
 from .handles.waiters import Waiters
 from .model.cause import ExplicitInterrupt
-from .model.correlation import correlates, handle_named_by
 from .model.errors import TurnError
-from .model.ids import new_handle_id, new_turn_id
-from .model.record import AttentionPolicy, TurnRecord, now
-from .open_turn import TurnRunner
-
-Attention = Literal["blocking", "notify"]
-
-_POLICY: Mapping[Attention, AttentionPolicy] = {
-    "blocking": "blocking_until_terminal",
-    "notify": "notify_on_terminal",
-}
-_HEARD = (
-    StreamStartEvent,
-    StreamEndEvent,
-    StreamAbortEvent,
-    ErrorEvent,
-    AutoRetryAbandonedEvent,
-)
+from .model.record import TurnRecord
 
 _log = structlog.get_logger("turns.manager")
 
@@ -65,25 +45,6 @@ class TurnHandle:
 
     handle_id: str
     turn_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnOptions:
-    """What a manager can be told beside its engine, its store and its scope."""
-
-    runner: TurnRunner | None = None
-    """Runs the turns; None: each is one stream."""
-    open_turn: OpenTurns = PlainTurn
-    continuations: Continuations | None = None
-    """Where the runner says that more of a turn is to come."""
-    retries: Retries | None = None
-    """What tries failed answers again. A turn that waits for it is alive."""
-    recovery: Effect[object, Any] | None = None
-    """Run once, between the reading of the records and their reconciliation: what takes up again
-    the answers that the last process left (I9, T16)."""
-    dispose: DisposeWorkspace | None = None
-    on_attention: Callable[[TurnRecord], object] | None = None
-    """Told once of each settled turn whose owner did not wait for it."""
 
 
 @final
@@ -111,7 +72,6 @@ class TurnManager(Occupant):
         options: TurnOptions | None = None,
     ) -> None:
         options = options or TurnOptions()
-        self._engine = engine
         self._scope = scope
         self._clock = clock
         self._runner = options.runner or PlainRunner(engine)
@@ -125,6 +85,8 @@ class TurnManager(Occupant):
         self.settlement = Settlement(
             self._book, self._waiters, release=self._release, afterwards=self._afterwards
         )
+        verdicts = Verdicts(engine.history, self.settlement, later=self._later)
+        self._reconciliation = Reconciliation(liveness, verdicts)
         self._running = Running(
             book=self._book,
             engine=engine,
@@ -132,29 +94,25 @@ class TurnManager(Occupant):
             open_turn=options.open_turn,
             continuations=self.continuations,
             liveness=liveness,
+            verdicts=verdicts,
             tell=self._tell,
             fork=self._fork,
         )
-        self._judging = Judging(
+        judging = Judging(
             book=self._book,
-            history=engine.history,
-            settlement=self.settlement,
+            verdicts=verdicts,
             continuations=self.continuations,
             liveness=liveness,
             live=self._running.live,
-            later=lambda seconds, work: self._fork(
-                "a later settlement", fb.sleep(seconds).flat_map(lambda _: work)
-            ),
         )
-        self._running.judging = self._judging
-        self._reconciliation = Reconciliation(engine.history, liveness, self._judging)
+        self._inboxes: Inboxes[Happening] = Inboxes(judging.hear, self._fork)
+        self._listening = Listening(self._book, active_in=self._running.active_in, tell=self._tell)
         self._aftermath = Aftermath(
             self._book,
             dispose=options.dispose,
             notify=self._notify,
             closed=self._running.closed,
         )
-        self._inboxes: Inboxes[Happening] = Inboxes(self._judging.hear, self._fork)
         self._loading: fb.Deferred[None, TurnError] | None = None
         engine.events.subscribe(self._on_event)
 
@@ -190,7 +148,15 @@ class TurnManager(Occupant):
         SendError where nothing was created: no text, a bad id, a store that can't be written.
         """
         return self._in_clock(
-            self._create(owner, workspace_id, prompt, attention, disposable, None)
+            self._begin(
+                lambda: new_record(
+                    owner=owner,
+                    workspace_id=workspace_id,
+                    prompt=prompt,
+                    attention=attention,
+                    disposable=disposable,
+                )
+            )
         )
 
     def continue_turn(self, handle_id: str, *, prompt: str) -> Effect[TurnHandle, SendError]:
@@ -302,48 +268,19 @@ class TurnManager(Occupant):
     # ---- the work
 
     @fb.effect(raises=SendError)
-    async def _create(
-        self,
-        owner: str,
-        workspace_id: str,
-        prompt: str,
-        attention: Attention,
-        disposable: bool,
-        continues: str | None,
-    ) -> TurnHandle:
-        try:
-            check_id(owner)
-            check_id(workspace_id)
-        except ValueError as error:
-            raise SendError("invalid_id", str(error)) from error
-        if attention not in _POLICY:
-            raise SendError("invalid_attention", f"{attention!r} is not 'blocking' or 'notify'")
-        if not prompt.strip():
-            raise SendError("empty_message", "the prompt has no text")
+    async def _begin(self, record: Callable[[], TurnRecord]) -> TurnHandle:
+        made = record()
         if self._scope.state == "closed":
             raise SendError("shutting_down", "the process ends: no turn begins any more")
-        created = now()
-        record = TurnRecord(
-            handle_id=new_handle_id(),
-            owner_workspace_id=owner,
-            workspace_id=workspace_id,
-            turn_id=new_turn_id(),
-            created_at=created,
-            updated_at=created,
-            prompt=prompt,
-            disposable_workspace=disposable,
-            attention_policy=_POLICY[attention],
-            continues=continues,
-        )
         try:
             await self._ready()
             # Masked: what is on disk is run.
             with fb.uninterruptible():
-                await self._book.put(record)
-                self._running.enqueue(record)
+                await self._book.put(made)
+                self._running.enqueue(made)
         except TurnError as error:
             raise SendError(error.kind, str(error)) from error
-        return TurnHandle(record.handle_id, record.turn_id)
+        return TurnHandle(made.handle_id, made.turn_id)
 
     @fb.effect(raises=SendError)
     async def _continue(self, handle_id: str, prompt: str) -> TurnHandle:
@@ -352,17 +289,7 @@ class TurnManager(Occupant):
             check_continues(before, self._book.in_workspace(before.workspace_id))
         except TurnError as error:
             raise SendError(error.kind, str(error)) from error
-        attention: Attention = (
-            "notify" if before.attention_policy == "notify_on_terminal" else "blocking"
-        )
-        return await self._create(
-            before.owner_workspace_id,
-            before.workspace_id,
-            prompt,
-            attention,
-            before.disposable_workspace,
-            handle_id,
-        )
+        return await self._begin(lambda: continuation_of(before, prompt))
 
     @fb.effect(raises=TurnError)
     async def _wait(self, handle_id: str, timeout: Duration) -> TurnRecord:
@@ -419,31 +346,9 @@ class TurnManager(Occupant):
     # ---- what happens
 
     def _on_event(self, event: Event) -> None:
-        if not isinstance(event, _HEARD) or event.replay or self._scope.state == "closed":
-            return
-        named = None
-        if not isinstance(event, AutoRetryAbandonedEvent):
-            named = handle_named_by(event.correlation)
-            self._note_stream(event)
-        if named is not None:
-            if self._book.find(named) is None:
-                return
-            self._tell(named, event)
-            return
-        active = self._running.active_in(event.workspace_id)
-        if active is not None:
-            self._tell(active.handle_id, event)
-
-    def _note_stream(self, event: StreamEvent) -> None:
-        """Which streams of a turn run is known at once: what is dealt with later looks at it."""
-        active = self._running.active_in(event.workspace_id)
-        record = None if active is None else self._book.find(active.handle_id)
-        if active is None or record is None:
-            return
-        if not isinstance(event, StreamStartEvent):
-            active.streams.discard(event.message_id)
-        elif correlates(record, event.workspace_id, event.correlation):
-            active.streams.add(event.message_id)
+        # In a closed scope nothing is dealt with any more: a restart finds it.
+        if self._scope.state != "closed":
+            self._listening.hear(event)
 
     def _tell(self, handle_id: str, happening: Happening) -> None:
         self._inboxes.post(handle_id, happening)
@@ -469,6 +374,9 @@ class TurnManager(Occupant):
             self._on_attention(record)
         except Exception:  # noqa: BLE001  # logged: the turn has settled all the same
             _log.exception("the owner of a turn could not be told", handleId=record.handle_id)
+
+    def _later(self, seconds: float, work: Effect[None]) -> None:
+        self._fork("a later settlement", fb.sleep(seconds).flat_map(lambda _: work))
 
     def _fork(self, name: str, work: Effect[None, Any]) -> Fiber[None, Any]:
         fiber = self._scope.fork(cast("Effect[None, Any]", self._in_clock(work)))

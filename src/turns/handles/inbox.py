@@ -39,7 +39,11 @@ class Inboxes(Generic[T]):
             inbox.append(item)
             return
         self._inboxes[key] = deque([item])
-        self._fork(f"inbox of {key}", self._work(key))
+        try:
+            self._fork(f"inbox of {key}", self._work(key))
+        except BaseException:
+            del self._inboxes[key]  # nobody works on it: the next item tries again
+            raise
 
     @fb.effect
     async def _work(self, key: str) -> None:

@@ -5,20 +5,16 @@ What is heard of one turn comes one after the other (inbox.py), after every obse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, assert_never, final
+from collections.abc import Callable
+from typing import Final, assert_never, final
 
 import structlog
 
 import fibers as fb
-from fibers import Effect, Exit
-from streamengine import HistoryError
-from streamengine.history.store import HistoryStore
+from fibers import Exit
 from streamengine.model import (
     AutoRetryAbandonedEvent,
     ErrorEvent,
-    Row,
     StreamAbortEvent,
     StreamEndEvent,
     StreamStartEvent,
@@ -26,7 +22,6 @@ from streamengine.model import (
 from streamengine.retry import is_retryable
 
 from ..model.cause import (
-    Cause,
     ConservativeFallback,
     ContinuationFailure,
     CorrelatedStreamEnd,
@@ -42,64 +37,35 @@ from ..model.errors import TurnError
 from ..model.record import FinalMessage, TurnRecord
 from .book import Book
 from .continuation import Continuations
-from .evidence import NotOurs, Superseded, Unreadable, anchor_in, judge_uncorrelated, text_in
+from .evidence import NotOurs, Superseded, Unreadable, judge_uncorrelated, text_in
+from .happenings import CALLED_OFF, SUSPENDED, Happening, LookAgain, RunnerEnded, StreamEvent
 from .liveness import Liveness, LiveTurn
-from .settlement import Settlement
-
-StreamEvent: TypeAlias = (
-    StreamStartEvent | StreamEndEvent | StreamAbortEvent | ErrorEvent | AutoRetryAbandonedEvent
-)
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerEnded:
-    """Who started the streams of a turn is done."""
-
-    exit: Exit[None, TurnError]
-
-
-@dataclass(frozen=True, slots=True)
-class LookAgain:
-    """Something that an end waited for has changed."""
-
-
-Happening: TypeAlias = StreamEvent | RunnerEnded | LookAgain
-
-CALLED_OFF: Final = "launch_canceled"
-"""The kind of a runner's TurnError: its first stream was called off before it was told of."""
-SUSPENDED: Final = "suspended"
-"""The kind of a runner's TurnError: the process that ends has stopped it, it stays resumable."""
+from .verdicts import Verdicts
 
 _KEPT_UNJUDGED: Final = 16
 _CALLED_OFF_REASONS: Final = frozenset({"stopped", "disabled_by_user"})
-_FIRST_AGAIN_SECONDS: Final = 1.0
-_LONGEST_AGAIN_SECONDS: Final = 60.0
 
 _log = structlog.get_logger("turns.handles.judging")
 
 
 @final
 class Judging:
-    """The judge of one manager. ``later``: calls back after so many seconds."""
+    """The judge of one manager. ``live``: what is known of a turn that has not settled."""
 
     def __init__(
         self,
         *,
         book: Book,
-        history: HistoryStore,
-        settlement: Settlement,
+        verdicts: Verdicts,
         continuations: Continuations,
         liveness: Liveness,
         live: Callable[[str], LiveTurn | None],
-        later: Callable[[float, Effect[None]], object],
     ) -> None:
         self._book = book
-        self._history = history
-        self._settlement = settlement
+        self._verdicts = verdicts
         self._continuations = continuations
         self._liveness = liveness
         self._live = live
-        self._later = later
 
     @fb.effect
     async def hear(self, handle_id: str, happening: Happening) -> None:
@@ -141,7 +107,7 @@ class Judging:
                 # As "system" or "startup" it is to be taken up again: it stays running (T14).
                 elif happening.abort_reason == "user":
                     cause = UserStreamAbort(message_id=happening.message_id)
-                    await self._settle(record, cause)
+                    await self._verdicts.settle(record.handle_id, cause)
             case ErrorEvent():
                 if _is_own(record, happening):
                     await self._on_own_error(live, record, happening)
@@ -197,15 +163,17 @@ class Judging:
         )
 
     async def _settle_by(self, record: TurnRecord, event: StreamEndEvent) -> None:
-        rows = await self._read(record)
+        rows = await self._verdicts.read(record)
         if isinstance(rows, Unreadable):
-            await self._settle(record, ConservativeFallback(reason=rows.why))
+            await self._verdicts.settle(record.handle_id, ConservativeFallback(reason=rows.why))
             return
         cause = CorrelatedStreamEnd(
             message_id=event.message_id, finish_reason=event.metadata.finish_reason
         )
         text = text_in(event.parts)
-        await self._settle(record, cause, FinalMessage(text=text, message_id=event.message_id))
+        await self._verdicts.settle(
+            record.handle_id, cause, FinalMessage(text=text, message_id=event.message_id)
+        )
 
     async def _on_own_error(self, live: LiveTurn, record: TurnRecord, event: ErrorEvent) -> None:
         live.last_error = event
@@ -220,7 +188,7 @@ class Judging:
         cause = TerminalStreamError(
             message_id=event.message_id, error_type=event.error_type, error=event.error
         )
-        await self._settle(record, cause)
+        await self._verdicts.settle(record.handle_id, cause)
 
     async def _on_abandoned(
         self, live: LiveTurn, record: TurnRecord, event: AutoRetryAbandonedEvent
@@ -234,9 +202,13 @@ class Judging:
         elif failed is None and live.has_runner:
             return  # about an answer from before the turn
         elif event.reason in _CALLED_OFF_REASONS:
-            await self._settle(record, UserStreamAbort(message_id=event.message_id))
+            await self._verdicts.settle(
+                record.handle_id, UserStreamAbort(message_id=event.message_id)
+            )
         else:
-            await self._settle(record, RecoveryAdmissionFailure(error=event.reason or "no reason"))
+            await self._verdicts.settle(
+                record.handle_id, RecoveryAdmissionFailure(error=event.reason or "no reason")
+            )
 
     # ---- streams of others
 
@@ -251,7 +223,7 @@ class Judging:
         await self._look_for_retry(live)
 
     async def _judge(self, live: LiveTurn, record: TurnRecord, event: StreamEndEvent) -> None:
-        rows = await self._read(record)
+        rows = await self._verdicts.read(record)
         judgement = (
             rows
             if isinstance(rows, Unreadable)
@@ -259,7 +231,9 @@ class Judging:
         )
         match judgement:
             case Superseded(message_id=message_id):
-                await self._settle(record, ManualSupersession(message_id=message_id))
+                await self._verdicts.settle(
+                    record.handle_id, ManualSupersession(message_id=message_id)
+                )
             case NotOurs():
                 await self._book.count_ignored_end(record.handle_id)
             case Unreadable(why=why):
@@ -305,7 +279,9 @@ class Judging:
             elif failed is not None:
                 await self._settle_by_error(record, failed)
             elif not live.has_begun:
-                await self._settle(record, LaunchCanceled(reason="it ended without a stream"))
+                await self._verdicts.settle(
+                    record.handle_id, LaunchCanceled(reason="it ended without a stream")
+                )
             return
         cause = exit_.failure()
         if cause.has_interrupts_only:
@@ -317,66 +293,19 @@ class Judging:
         if failed is not None:
             await self._settle_by_error(record, failed)
         elif live.has_begun:
-            await self._settle(record, ContinuationFailure(error=_said(error)))
+            await self._verdicts.settle(record.handle_id, ContinuationFailure(error=_said(error)))
         elif kind == CALLED_OFF:
-            await self._settle(record, LaunchCanceled(reason=_said(error)))
+            await self._verdicts.settle(record.handle_id, LaunchCanceled(reason=_said(error)))
         else:
-            await self._settle(record, SendFailure(error=_said(error)))
+            await self._verdicts.settle(record.handle_id, SendFailure(error=_said(error)))
 
     async def _look_again(self, live: LiveTurn, record: TurnRecord) -> None:
         waiting = live.deferred
         if waiting is not None and not self._waits(live, record, waiting.message_id):
             await self._settle_by(record, waiting)
 
-    # ---- reading and settling
 
-    async def _read(self, record: TurnRecord) -> Sequence[Row] | Unreadable:
-        try:
-            rows: Sequence[Row] = await self._history.read(record.workspace_id)
-            if anchor_in(rows, record) is None:
-                # Sealed meanwhile, with all that came before it.
-                rows = [*await self._history.read_archive(record.workspace_id), *rows]
-        except HistoryError as error:
-            return Unreadable(f"the history can't be read: {error}")
-        return rows
-
-    async def _settle(
-        self, record: TurnRecord, cause: Cause, final: FinalMessage | None = None
-    ) -> None:
-        await self.settle_in_the_end(record.handle_id, cause, final)
-
-    @fb.effect
-    async def settle_in_the_end(
-        self,
-        handle_id: str,
-        cause: Cause,
-        final: FinalMessage | None = None,
-        wait_seconds: float = _FIRST_AGAIN_SECONDS,
-    ) -> None:
-        """Settle a turn, and try again later, up to once a minute, where its record can't be
-        written.
-        """
-        outcome: Exit[Any, TurnError] = await self._settlement.settle(
-            handle_id, cause, final=final
-        ).exit()
-        if isinstance(outcome, fb.Success):
-            return
-        error = outcome.failure().squash()
-        if not isinstance(error, TurnError) or error.kind != "store":
-            raise error
-        _log.warning(
-            "a turn is over, and its record can't be written: it is tried again",
-            handleId=handle_id,
-            cause=cause.kind,
-            error=str(error),
-        )
-        longer = min(wait_seconds * 2, _LONGEST_AGAIN_SECONDS)
-        self._later(wait_seconds, self.settle_in_the_end(handle_id, cause, final, longer))
-
-
-def _is_own(
-    record: TurnRecord, event: StreamStartEvent | StreamEndEvent | StreamAbortEvent | ErrorEvent
-) -> bool:
+def _is_own(record: TurnRecord, event: StreamEvent) -> bool:
     return correlates(record, event.workspace_id, event.correlation)
 
 

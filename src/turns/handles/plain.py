@@ -12,7 +12,7 @@ from streamengine import SendError, StreamEngine, StreamHandle, StreamRequest
 
 from ..model.errors import TurnError
 from ..open_turn import OpenTurn, TurnEnd, TurnRunner
-from .judging import CALLED_OFF, SUSPENDED
+from .happenings import CALLED_OFF, SUSPENDED
 
 OpenTurns: TypeAlias = Callable[[str, str, Clock, Scope], OpenTurn]
 """Opens a turn: its id, its workspace, the clock, and the scope in which it lives."""

@@ -10,24 +10,21 @@ from typing import final
 
 import fibers as fb
 from fibers import Effect
-from streamengine import HistoryError
-from streamengine.history.store import HistoryStore
 
 from ..model.cause import ConservativeFallback, StaleHistoryRecovery, StaleRestart
 from ..model.record import FinalMessage, TurnRecord
-from .evidence import final_in, text_in, waits_for_retry
-from .judging import Judging
+from .evidence import Unreadable, final_in, text_in, waits_for_retry
 from .liveness import Liveness
+from .verdicts import Verdicts
 
 
 @final
 class Reconciliation:
     """Decides about one record after the other."""
 
-    def __init__(self, history: HistoryStore, liveness: Liveness, judging: Judging) -> None:
-        self._history = history
+    def __init__(self, liveness: Liveness, verdicts: Verdicts) -> None:
         self._liveness = liveness
-        self._judging = judging
+        self._verdicts = verdicts
 
     def keeps(self, record: TurnRecord) -> Effect[bool]:
         """Whether a started turn goes on; if not it is settled."""
@@ -37,12 +34,10 @@ class Reconciliation:
     async def _keeps(self, record: TurnRecord) -> bool:
         if self._liveness.stream_of(record) is not None:
             return True
-        settle = self._judging.settle_in_the_end
-        try:
-            rows = await self._history.read(record.workspace_id)
-        except HistoryError as error:
-            reason = f"the history can't be read: {error}"
-            await settle(record.handle_id, ConservativeFallback(reason=reason))
+        settle = self._verdicts.settle
+        rows = await self._verdicts.read(record)
+        if isinstance(rows, Unreadable):
+            await settle(record.handle_id, ConservativeFallback(reason=rows.why))
             return False
         if self._liveness.is_retrying(record.workspace_id) and waits_for_retry(rows, record):
             return True

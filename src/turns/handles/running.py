@@ -23,9 +23,10 @@ from ..model.record import TurnRecord
 from ..open_turn import OpenTurn, TurnEnd, TurnRunner
 from .book import Book
 from .continuation import Continuations
-from .judging import Happening, Judging, RunnerEnded
+from .happenings import Happening, RunnerEnded
 from .liveness import Liveness, LiveTurn
 from .plain import OpenTurns
+from .verdicts import Verdicts
 
 RUNNER_GRACE_SECONDS: Final = 5.0
 """How long a runner may take to end by itself after its turn completed."""
@@ -46,6 +47,7 @@ class Running:
         open_turn: OpenTurns,
         continuations: Continuations,
         liveness: Liveness,
+        verdicts: Verdicts,
         tell: Callable[[str, Happening], None],
         fork: Callable[[str, Effect[None]], Fiber[None, Any]],
     ) -> None:
@@ -55,12 +57,12 @@ class Running:
         self._open_turn = open_turn
         self._continuations = continuations
         self._liveness = liveness
+        self._verdicts = verdicts
         self._tell = tell
         self._fork = fork
         self._live: dict[str, LiveTurn] = {}
         self._busy: dict[str, str] = {}
         self._queues: dict[str, deque[str]] = {}
-        self.judging: Judging | None = None
 
     # ---- asking
 
@@ -170,10 +172,7 @@ class Running:
         except Exception as error:  # noqa: BLE001  # whatever a factory raises, the turn ends for it
             _log.warning("a turn can't be opened", handleId=live.handle_id, error=str(error))
             said = str(error) or type(error).__name__
-            assert self.judging is not None
-            settle = self.judging.settle_in_the_end(
-                live.handle_id, CreationAdmissionFailure(error=said)
-            )
+            settle = self._verdicts.settle(live.handle_id, CreationAdmissionFailure(error=said))
             # Apart: it may have to be tried again, and an interrupt ends this fiber only.
             self._fork(f"settlement of {live.handle_id}", settle)
             return None
