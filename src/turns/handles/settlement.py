@@ -66,12 +66,10 @@ class Settlement:
             if record.is_terminal and not _corrects(checked, record):
                 return Verdict(record, is_new=False)
             settled = record.settled(checked, final)
-            # Masked: from the write on it is over, and everybody shall hear of it.
+            # Masked: from the write on it is over, and everybody shall hear of it. Of a correction
+            # nobody is left to hear: who waited has woken, and what was done afterwards is marked.
             with fb.uninterruptible():
                 await self._book.put(settled)
-                if record.is_terminal:
-                    # Who waited has woken to the first verdict, and was told of it (T8).
-                    return Verdict(settled, is_new=True)
                 self._release(settled)
                 self._waiters.resolve(settled)
                 self._afterwards(settled)

@@ -15,7 +15,7 @@ from fibers.app import AppScope, close_bounded
 from fibers.testing import TestClock
 from streamengine import StreamEngine, StreamHandle, StreamRequest
 from streamengine.autoretry import AutoRetry
-from tests.streamengine.engine.kit import Answer, Desk, make_desk
+from tests.streamengine.engine.kit import Answer, Desk, Hold, make_desk
 from turns import (
     Continuations,
     FileTurnStore,
@@ -46,17 +46,30 @@ class FaultyStore(TurnStore):
         self.dies: Callable[[TurnRecord], bool] = lambda _record: False
         """The process is dead from the write on of which it is True: it does not come back."""
         self._over = asyncio.Event()
+        self._holds: list[tuple[Callable[[TurnRecord], bool], Hold]] = []
 
     def bury(self) -> None:
         """After the test: what waits for a dead process goes, having written nothing."""
         self.failing = STORE_FAULT
         self._over.set()
+        for _, hold in self._holds:
+            hold.go.set()
+
+    def hold(self, which: Callable[[TurnRecord], bool]) -> Hold:
+        """Let each such write wait."""
+        hold = Hold()
+        self._holds.append((which, hold))
+        return hold
 
     @fb.effect(raises=TurnError)
     async def write(self, record: TurnRecord) -> None:
         if self.dies(record):
             self.dies = lambda _record: True
             await self._over.wait()
+        for which, hold in self._holds:
+            if which(record):
+                hold.begun.set()
+                await hold.go.wait()
         if self.before_write is not None:
             await self.before_write(record)
         if self.failing is not None:

@@ -267,6 +267,8 @@ async def test_an_end_of_another_turn_with_some_of_the_same_names_is_ignored(
     process: MakeProcess, wrong: dict[str, Any]
 ) -> None:
     p, handle, _ = await running_turn(process)
+    # With nothing of it running, an end of its own would settle it.
+    await p.desk.stop("system")
 
     p.desk.engine.events.emit(end_of("a_1", correlation={**correlation(handle), **wrong}))
 
@@ -276,6 +278,8 @@ async def test_an_end_of_another_turn_with_some_of_the_same_names_is_ignored(
 @pytest.mark.spec("T13")
 async def test_an_end_in_another_workspace_is_ignored(process: MakeProcess) -> None:
     p, handle, _ = await running_turn(process)
+    # With nothing of it running, an end of its own would settle it.
+    await p.desk.stop("system")
 
     end = end_of("a_1", correlation=correlation(handle))
     p.desk.engine.events.emit(end.model_copy(update={"workspace_id": "w9"}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any, get_args
 
@@ -206,25 +205,17 @@ async def test_the_record_is_on_disk_before_a_waiter_wakes(
 ) -> None:
     p, handle, line = await running(process)
     seen: list[str] = []
-    writing, go = asyncio.Event(), asyncio.Event()
-
-    @fb.effect
-    async def hold(record: TurnRecord) -> None:
-        if record.is_terminal:
-            writing.set()
-            await go.wait()
-
-    p.store.before_write = hold
+    gate = p.store.hold(lambda record: record.is_terminal)
     waiter = p.waiting(handle)
     waiter.add_observer(lambda _exit: seen.append(on_disk(tmp_path, handle)["status"]))
     line.give(TEXT_END, FINISH)
     line.end()
-    await writing.wait()
+    await gate.begun.wait()
     await p.idle()
     assert waiter.poll() is None
     assert (await p.rt.run(p.turns.get(handle.handle_id))).status == "running"
 
-    go.set()
+    gate.go.set()
     await p.idle()
     assert seen == ["completed"]
 

@@ -15,7 +15,7 @@ from fibers import Effect
 from fibers.testing import assert_no_leaks
 from streamengine import SendError
 from tests.streamengine.engine.kit import FINISH, TEXT_END, WHOLE, Line, text
-from turns import TurnError, TurnHandle, TurnRecord
+from turns import TurnError, TurnHandle
 from turns.handles.plain import PlainTurn
 from turns.model.cause import StaleRestart
 
@@ -73,21 +73,14 @@ async def test_a_waiter_that_comes_while_the_turn_settles_is_answered(
     """
     p, handle, _ = await running(process)
     waiters = [p.waiting(handle)]
-    writing, go = asyncio.Event(), asyncio.Event()
-
-    @fb.effect
-    async def hold(_record: TurnRecord) -> None:
-        waiters.append(p.waiting(handle))
-        writing.set()
-        await go.wait()
-
-    p.store.before_write = hold
+    p.store.before_write = lambda _record: Effect.sync(lambda: waiters.append(p.waiting(handle)))
+    gate = p.store.hold(lambda _record: True)
     p.turns.observe(lambda _record: waiters.append(p.waiting(handle)))
     waiters[0].add_observer(lambda _exit: waiters.append(p.waiting(handle)))
     settling = p.rt.run_fork(p.turns.settlement.settle(handle.handle_id, StaleRestart()))
-    await writing.wait()
+    await gate.begun.wait()
     waiters.append(p.waiting(handle))
-    go.set()
+    gate.go.set()
     await p.idle()
 
     assert settling.poll() is not None
