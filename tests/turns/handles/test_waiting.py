@@ -448,3 +448,24 @@ async def test_what_the_runner_does_not_offer_is_said(process: MakeProcess, call
 
     assert raised.value.kind == "not_supported"
     assert raised.value.way_out
+
+
+@pytest.mark.spec("T21")
+async def test_a_workspace_is_removed_after_what_the_turn_held_in_it(
+    process: MakeProcess,
+) -> None:
+    log: list[str | None] = []
+
+    def dispose(_record: TurnRecord) -> Effect[object, Exception]:
+        return Effect.sync(lambda: log.append("workspace"))
+
+    conductor = Conductor()
+    p = await process(WHOLE, conductor=conductor, open_turn=holding(log), dispose=dispose)
+    handle = await p.create(disposable=True)
+    assert await p.status(handle) == "completed"
+    assert log == []
+
+    conductor.end()
+    await p.idle()
+
+    assert log == ["completed", "workspace"]
