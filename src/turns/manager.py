@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, final
+from typing import Any, Final, cast, final
 
 import structlog
 
@@ -35,6 +35,9 @@ from .handles.waiters import Waiters
 from .model.cause import ExplicitInterrupt
 from .model.errors import TurnError
 from .model.record import TurnRecord
+
+RECONCILED_AT_ONCE: Final = 32
+"""How many turns are looked at together after a restart: most of it is waiting for the disk."""
 
 _log = structlog.get_logger("turns.manager")
 
@@ -250,19 +253,26 @@ class TurnManager(Occupant):
             recovered = await (self._recovery or Effect.succeed(None)).exit()
             if isinstance(recovered, fb.Failure):
                 _log.warning("recovery", problem=recovered.failure().pretty())
-            for record in self._book.all():
-                await self._put_in_order(record)
+            await self._put_in_order(self._book.all())
             loading.done_unsafe(Effect.succeed(None))
         except TurnError as error:
             self._loading = None  # the next who asks tries again
             loading.done_unsafe(Effect.fail(error))
 
-    async def _put_in_order(self, record: TurnRecord) -> None:
-        if self._aftermath.is_due(record):
-            self._afterwards(record)
-        elif record.status == "queued":
-            self._running.enqueue(record)
-        elif not record.is_terminal and await self._reconciliation.keeps(record):
+    async def _put_in_order(self, records: Sequence[TurnRecord]) -> None:
+        for record in records:
+            if self._aftermath.is_due(record):
+                self._afterwards(record)
+        started = [record for record in records if record.is_started]
+        await fb.for_each(started, self._reconcile, concurrency=RECONCILED_AT_ONCE, discard=True)
+        # Last: what is queued begins where nothing else goes on.
+        for record in records:
+            if record.status == "queued":
+                self._running.enqueue(record)
+
+    @fb.effect
+    async def _reconcile(self, record: TurnRecord) -> None:
+        if await self._reconciliation.keeps(record):
             self._running.resume(record)
 
     # ---- the work

@@ -82,11 +82,11 @@ class FileTurnStore(TurnStore):
         self._on_step = on_step
         crew = Crew()
         self._all = Lane(crew)
-        self._lanes = Workspaces(lambda _owner: Lane(crew), is_idle=lambda lane: lane.is_idle)
+        # One a handle: what waits for the disk waits for its own file only.
+        self._lanes = Workspaces(lambda _handle: Lane(crew), is_idle=lambda lane: lane.is_idle)
 
     def write(self, record: TurnRecord) -> Effect[None, TurnError]:
-        owner = record.owner_workspace_id
-        return self._done(lambda: self._lanes.get(owner), lambda: self._write(record))
+        return self._done(lambda: self._lanes.get(record.handle_id), lambda: self._write(record))
 
     def load(self) -> Effect[LoadedRecords, TurnError]:
         return self._done(lambda: self._all, self._load)

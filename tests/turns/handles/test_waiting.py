@@ -15,7 +15,7 @@ from fibers import Effect
 from fibers.testing import assert_no_leaks
 from streamengine import SendError
 from tests.streamengine.engine.kit import FINISH, TEXT_END, WHOLE, Line, text
-from turns import TurnError, TurnHandle
+from turns import TurnError, TurnHandle, TurnRecord
 from turns.handles.plain import PlainTurn
 from turns.model.cause import StaleRestart
 
