@@ -7,7 +7,7 @@ from .handles.continuation import ContinuationPending, Continuations
 from .handles.liveness import Retries
 from .handles.offers import AnswersPermissions, Finishes, SpawnsSubturns, Steers
 from .handles.options import TurnOptions
-from .handles.plain import OpenTurns
+from .handles.plain import OpenTurnFactory
 from .handles.store import FileTurnStore, LoadedRecords, TurnStore
 from .manager import TurnHandle, TurnManager
 from .model.cause import Cause
@@ -25,7 +25,7 @@ __all__ = [
     "Finishes",
     "LoadedRecords",
     "OpenTurn",
-    "OpenTurns",
+    "OpenTurnFactory",
     "Retries",
     "SpawnsSubturns",
     "Steers",

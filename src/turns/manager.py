@@ -229,11 +229,7 @@ class TurnManager(Occupant):
 
     def finish(self, handle_id: str, *, hard: bool = False) -> Effect[None, TurnError]:
         """End a running turn: with one last answer, or ``hard``, with what it said taken back."""
-        return self._in_clock(
-            self._ask(
-                handle_id, Finishes, "ends by itself only", lambda r, t: r.finish(t, hard=hard)
-            )
-        )
+        return self._in_clock(self._finish(handle_id, hard=hard))
 
     # ---- at the start
 
@@ -339,6 +335,22 @@ class TurnManager(Occupant):
         return [r for r in self._book.all() if owner in (None, r.owner_workspace_id)]
 
     @fb.effect(raises=TurnError)
+    async def _finish(self, handle_id: str, *, hard: bool) -> None:
+        await self._ready()
+        record, runner = self._asked(handle_id, Finishes, "ends by itself only")
+        finishing = runner.finish(record.turn_id, hard=hard)
+        if not hard:
+            await finishing
+            return
+        # Begun first: a runner that refuses leaves the record as it is. Settled while it goes on:
+        # no stream need be live whose abort would say so, and its last word is no completion.
+        ending = await finishing.fork_child(start_immediately=True)
+        refused = ending.poll()
+        if not isinstance(refused, fb.Failure):
+            await self.settlement.settle(handle_id, ExplicitInterrupt(by="hard finish"))
+        await ending
+
+    @fb.effect(raises=TurnError)
     async def _ask(
         self,
         handle_id: str,
@@ -347,11 +359,16 @@ class TurnManager(Occupant):
         call: Callable[[Any, str], Effect[Any, TurnError]],
     ) -> Any:
         await self._ready()
+        record, runner = self._asked(handle_id, protocol, what)
+        return await call(runner, record.turn_id)
+
+    def _asked(self, handle_id: str, protocol: Any, what: str) -> tuple[TurnRecord, Any]:
+        """A turn that runs, and its runner as one that offers this."""
         record = self._book.get(handle_id)
         runner = offered(self._runner, protocol, what)
         if not record.is_started:
             raise TurnError("not_running", f"the turn {handle_id} is {record.status}")
-        return await call(runner, record.turn_id)
+        return record, runner
 
     # ---- what happens
 

@@ -13,7 +13,7 @@ from ..open_turn import TurnRunner
 from .aftermath import DisposeWorkspace
 from .continuation import Continuations
 from .liveness import Retries
-from .plain import OpenTurns, PlainTurn
+from .plain import OpenTurnFactory, PlainTurn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class TurnOptions:
 
     runner: TurnRunner | None = None
     """Runs the turns; None: each is one stream."""
-    open_turn: OpenTurns = PlainTurn
+    open_turn: OpenTurnFactory = PlainTurn
     """Opens what a turn holds, in a scope that ends with the turn."""
     continuations: Continuations | None = None
     """Where the runner says that more of a turn is to come."""

@@ -14,7 +14,7 @@ from ..model.errors import TurnError
 from ..open_turn import OpenTurn, TurnEnd, TurnRunner
 from .happenings import CALLED_OFF, SUSPENDED
 
-OpenTurns: TypeAlias = Callable[[str, str, Clock, Scope], OpenTurn]
+OpenTurnFactory: TypeAlias = Callable[[str, str, Clock, Scope], OpenTurn]
 """Opens a turn: its id, its workspace, the clock, and the scope in which it lives."""
 
 

@@ -25,7 +25,7 @@ from .book import Book
 from .continuation import Continuations
 from .happenings import Happening, RunnerEnded
 from .liveness import Liveness, LiveTurn
-from .plain import OpenTurns
+from .plain import OpenTurnFactory
 from .verdicts import Verdicts
 
 RUNNER_GRACE_SECONDS: Final = 5.0
@@ -44,7 +44,7 @@ class Running:
         book: Book,
         engine: StreamEngine,
         runner: TurnRunner,
-        open_turn: OpenTurns,
+        open_turn: OpenTurnFactory,
         continuations: Continuations,
         liveness: Liveness,
         verdicts: Verdicts,

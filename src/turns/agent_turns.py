@@ -1,0 +1,105 @@
+"""agent_turns: the manager of turns, the agent loop and what turns hold, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import fibers as fb
+from fibers import Clock, Effect, Scope
+from streamengine import HistoryStore, StreamEngine
+from streamengine.model.plain import is_mapping
+
+from .feed import follow
+from .handles.continuation import Continuations
+from .handles.options import TurnOptions
+from .handles.store import TurnStore
+from .loop import AgentLoop, LoopConfig
+from .manager import TurnManager
+from .model.errors import TurnError
+from .open_turn import OpenTurn
+from .subturns import Agents, SubturnLimits
+from .turn import OpenTurns, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTurns:
+    """What ``agent_turns`` has joined."""
+
+    manager: TurnManager
+    loop: AgentLoop
+
+
+def agent_turns(
+    *,
+    engine: StreamEngine,
+    history: HistoryStore,
+    store: TurnStore,
+    scope: Scope,
+    open_turns: OpenTurns,
+    agents: Agents,
+    child_engine: Callable[[HistoryStore], StreamEngine],
+    clock: Clock | None = None,
+    options: TurnOptions | None = None,
+    config: LoopConfig | None = None,
+    limits: SubturnLimits | None = None,
+) -> AgentTurns:
+    """A manager whose turns are run by agents, and hold what their streams and tools bring about.
+
+        open_turns = OpenTurns(workspaces)
+        agent = Agent(name="main", model="m", tools=(FilesTool(open_turns),))
+        turns = agent_turns(engine=engine, ..., open_turns=open_turns, agents=Agents([agent]))
+        handle = await turns.manager.create_turn(owner="w1", workspace_id="w2", prompt="Count them")
+
+    ``open_turns``: where the tools of the agents find the turn that they work for. ``options``: its
+    ``runner``, ``open_turn`` and ``continuations`` are set here; ValueError where they are given.
+    """
+    options = options or TurnOptions()
+    ours = TurnOptions()
+    for name in ("runner", "open_turn", "continuations"):
+        if getattr(options, name) is not getattr(ours, name):
+            raise ValueError(f"agent_turns sets TurnOptions.{name} itself: leave it out")
+    continuations = Continuations()
+    loop = AgentLoop(
+        engine=engine,
+        history=history,
+        scope=scope,
+        agents=agents,
+        child_engine=child_engine,
+        config=config,
+        limits=limits,
+        register=continuations.register,
+        answer=_answers(open_turns),
+    )
+
+    def open_turn(turn_id: str, workspace_id: str, clock: Clock, scope: Scope) -> Turn:
+        turn = open_turns.open(turn_id, workspace_id, clock, scope)
+        fb.run_sync(follow(turn, engine.events))
+        return turn
+
+    joined = replace(options, runner=loop, open_turn=open_turn, continuations=continuations)
+    manager = TurnManager(engine=engine, store=store, scope=scope, clock=clock, options=joined)
+    return AgentTurns(manager, loop)
+
+
+def _answers(
+    open_turns: OpenTurns,
+) -> Callable[[OpenTurn, str, object], Effect[bool, TurnError]]:
+    def answer(turn: OpenTurn, request_id: str, said: object) -> Effect[bool, TurnError]:
+        found = open_turns.get(turn.turn_id)
+        if found is None:
+            return Effect.succeed(False)
+        fields = said if is_mapping(said) else {"allow": said}
+        allow, remember = fields.get("allow"), fields.get("remember", False)
+        if not isinstance(allow, bool) or not isinstance(remember, bool):
+            # Not taken for a yes, and the question goes on waiting.
+            return Effect.fail(
+                TurnError(
+                    "bad_answer",
+                    "an answer to a permission is true or false",
+                    'Or say {"allow": true, "remember": true}.',
+                )
+            )
+        return found.workspace.permissions.answer(request_id, allow=allow, remember=remember)
+
+    return answer

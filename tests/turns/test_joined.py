@@ -1,0 +1,311 @@
+"""The manager, the agent loop and the holds as one: what none of them shows alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+import pytest
+
+import fibers as fb
+from fibers import Effect, Scope
+from fibers.app import AppScope
+from fibers.testing import TestClock
+from streamengine import EngineOptions, StreamEngine, Tool
+from tests.streamengine.engine.kit import (
+    FINISH,
+    TEXT_END,
+    WHOLE,
+    WORKSPACE,
+    Answer,
+    Desk,
+    Hand,
+    Line,
+    Provider,
+    calls,
+    make_desk,
+    says,
+    text,
+)
+from turns import Continuations, FileTurnStore, TurnError, TurnHandle, TurnOptions, TurnRecord
+from turns.agent_turns import AgentTurns, agent_turns
+from turns.loop import Background
+from turns.subturns import Agent, Agents
+from turns.tools import ShellTool
+from turns.turn import OpenTurns
+from turns.workspace import Workspace, Workspaces
+
+pytestmark = pytest.mark.lifecycle
+
+T = TypeVar("T")
+
+
+@final
+class House:
+    """An engine, its turns, and the one workspace that they work in."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        directory: Path,
+        *,
+        tools: Callable[[OpenTurns], Sequence[Tool]],
+        children: Sequence[Answer],
+    ) -> None:
+        assert desk.scope is not None
+        self.desk, self.rt, self.scope = desk, desk.rt, desk.scope
+        folder = directory / "folder"
+        folder.mkdir(exist_ok=True)
+        self.workspace = Workspace(WORKSPACE, folder=folder, state=directory / "of turns")
+        self.open_turns = OpenTurns(Workspaces(lambda _id: self.workspace))
+        self.store = FileTurnStore(directory, io="inline", fsync="off")
+        provider = Provider(*children)
+        self.joined: AgentTurns = agent_turns(
+            engine=desk.engine,
+            history=desk.history,
+            store=self.store,
+            scope=self.scope,
+            open_turns=self.open_turns,
+            agents=Agents([Agent(name="main", model="m", tools=tuple(tools(self.open_turns)))]),
+            child_engine=lambda history: StreamEngine(
+                history=history, provider=provider, scope=self.scope
+            ),
+            clock=desk.clock,
+        )
+        self.turns = self.joined.manager
+
+    async def do(self, work: Effect[T, Any]) -> T:
+        """Run it, and then all that can run without time passing."""
+        value = await self.rt.run(work)
+        await self.desk.idle()
+        return value
+
+    async def create(self, prompt: str = "Go") -> TurnHandle:
+        return await self.do(
+            self.turns.create_turn(owner="owner", workspace_id=WORKSPACE, prompt=prompt)
+        )
+
+    async def record(self, handle: TurnHandle) -> TurnRecord:
+        return await self.do(self.turns.get(handle.handle_id))
+
+    async def on_disk(self, handle: TurnHandle) -> TurnRecord:
+        """As the next process finds it."""
+        loaded = await self.rt.run(self.store.load())
+        (record,) = [r for r in loaded.records if r.handle_id == handle.handle_id]
+        return record
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is held any more."""
+        readings = self.workspace.readings
+        return (
+            len(self.open_turns) == 0
+            and self.workspace.permissions.card is None
+            and not self.workspace.records.running
+            and readings.tokens == -1
+        )
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[Callable[..., House]]:
+    """Makes a house on virtual time, closed after the test with nothing left in it."""
+    clock = TestClock()
+    rt = fb.Runtime(clock=clock)
+    await rt.run(clock.adjust(0))
+    made: list[House] = []
+
+    def make(
+        *answers: Answer,
+        tools: Callable[[OpenTurns], Sequence[Tool]] = lambda _open: (),
+        children: Sequence[Answer] = (),
+    ) -> House:
+        desk = make_desk(
+            rt,
+            clock,
+            tmp_path,
+            *answers,
+            scope=AppScope(),
+            options=EngineOptions(tool_concurrency=1),
+        )
+        made.append(House(desk, tmp_path, tools=tools, children=children))
+        return made[-1]
+
+    yield make
+    for each in made:
+        closing = rt.run_fork(each.scope.close(reason="system"))
+        await each.desk.pass_time(10)
+        assert closing.poll() is not None
+        assert each.is_free
+        assert each.turns.describe() == {"running": [], "queued": []}
+    await rt.dispose()
+
+
+@pytest.mark.spec("T3", "O10")
+async def test_a_turn_completes_once_and_gives_all_back(house: Callable[..., House]) -> None:
+    h = house(WHOLE)
+    settled: list[str] = []
+    h.turns.observe(lambda record: settled.append(record.status))
+
+    handle = await h.create()
+
+    record = await h.record(handle)
+    assert (record.status, record.cause) == ("completed", "correlated-stream-end")
+    assert settled.count("completed") == 1
+    assert h.is_free
+    assert not any(block.is_streaming for block in h.workspace.message.blocks)
+
+
+@pytest.mark.spec("T4", "U20")
+async def test_what_is_said_meanwhile_is_of_the_same_turn(house: Callable[..., House]) -> None:
+    line = Line()
+    h = house(line, WHOLE)
+    handle = await h.create("Go")
+    line.give(text("first"))
+    await h.desk.idle()
+
+    await h.do(h.turns.steer(handle.handle_id, "And then?"))
+    line.give(TEXT_END, FINISH)
+    line.end()
+    await h.desk.idle()
+
+    record = await h.record(handle)
+    assert (record.status, record.cause) == ("completed", "correlated-stream-end")
+    users = [row["parts"][0]["text"] for row in h.desk.disk.rows() if row["role"] == "user"]
+    assert users == ["Go", "And then?"]
+    assert h.desk.disk.answers() == ["first", "Hello there"]
+    assert record.message_id == h.desk.disk.rows()[-1]["id"]
+
+
+@pytest.mark.spec("U15", "T18")
+async def test_a_hard_end_takes_back_what_was_said_and_settles_the_record(
+    house: Callable[..., House],
+) -> None:
+    line = Line()
+    h = house(line)
+    handle = await h.create()
+    line.give(text("half"))
+    await h.desk.idle()
+
+    await h.do(h.turns.finish(handle.handle_id, hard=True))
+
+    assert (await h.on_disk(handle)).status == "interrupted"
+    assert h.desk.disk.rows() == []
+    assert h.is_free
+
+
+@pytest.mark.spec("T18")
+async def test_a_hard_end_of_a_turn_without_a_live_stream_settles_it_too(
+    house: Callable[..., House],
+) -> None:
+    """It waits for work in the background: no stream is there whose abort would say it."""
+    never = Hand("monitor", lambda _given, signal: signal.wait())
+    h = house(calls("monitor"), says(text("Waiting."), FINISH), tools=lambda _: [Background(never)])
+    handle = await h.create()
+    assert (await h.record(handle)).status == "running"
+    assert not h.desk.engine.is_streaming(WORKSPACE)
+
+    await h.do(h.turns.finish(handle.handle_id, hard=True))
+
+    record = await h.on_disk(handle)
+    assert (record.status, record.cause) == ("interrupted", "explicit-interrupt")
+    assert h.desk.disk.rows() == []
+    assert h.is_free
+
+
+@pytest.mark.spec("U26")
+async def test_a_soft_end_completes_with_a_last_answer(house: Callable[..., House]) -> None:
+    never = Hand("monitor", lambda _given, signal: signal.wait())
+    h = house(
+        calls("monitor"),
+        says(text("Waiting."), FINISH),
+        says(text("In short."), FINISH),
+        tools=lambda _: [Background(never)],
+    )
+    handle = await h.create()
+
+    await h.do(h.turns.finish(handle.handle_id))
+
+    assert (await h.record(handle)).status == "completed"
+    assert h.desk.disk.answers()[-1] == "In short."
+    assert h.is_free
+
+
+@pytest.mark.spec("T14", "I9")
+async def test_a_shutdown_gives_back_what_is_held_and_leaves_the_record_to_go_on(
+    house: Callable[..., House],
+) -> None:
+    line = Line()
+    h = house(line)
+    handle = await h.create()
+    line.give(text("half"))
+    await h.desk.idle()
+    assert len(h.open_turns) == 1
+
+    await h.do(h.scope.close(reason="system"))
+
+    assert (await h.on_disk(handle)).status == "running"
+    assert h.is_free
+    assert h.desk.disk.answers() == ["half"]
+
+
+@pytest.mark.spec("O12", "O13")
+async def test_only_the_question_that_waits_can_be_answered_and_only_with_yes_or_no(
+    house: Callable[..., House],
+) -> None:
+    h = house(
+        calls("shell", shell={"command": "true"}),
+        WHOLE,
+        tools=lambda open_turns: [ShellTool(open_turns, permission="ask")],
+    )
+    handle = await h.create()
+    card = h.workspace.permissions.card
+    assert card is not None
+
+    def answer(request_id: str, said: object) -> Effect[bool, TurnError]:
+        return h.turns.answer_permission(handle.handle_id, request_id, said)
+
+    assert await h.do(answer("another", True)) is False
+    with pytest.raises(TurnError) as refused:
+        await h.do(answer(card.request_id, "yes"))
+    assert refused.value.kind == "bad_answer"
+    assert h.workspace.permissions.card == card
+    assert await h.do(answer(card.request_id, {"allow": False})) is True
+
+    assert (await h.record(handle)).status == "completed"
+    with pytest.raises(TurnError) as late:
+        await h.do(answer(card.request_id, True))
+    assert late.value.kind == "not_running"
+    assert h.is_free
+
+
+@pytest.mark.spec("U12")
+async def test_a_subturn_runs_below_a_turn_and_leaves_its_conversation_alone(
+    house: Callable[..., House],
+) -> None:
+    line = Line()
+    h = house(line, children=[says(text("found it"), FINISH)])
+    handle = await h.create()
+
+    result = await h.do(
+        h.turns.spawn_subturn(handle.handle_id, {"prompt": "Look", "agent": "main"})
+    )
+
+    assert getattr(result, "content", None) == "found it"
+    assert [row["role"] for row in h.desk.disk.rows()] == ["user"]
+    line.give(text("done"), TEXT_END, FINISH)
+    line.end()
+    await h.desk.idle()
+    assert (await h.record(handle)).status == "completed"
+
+
+def test_what_is_joined_here_cannot_be_given(tmp_path: Path) -> None:
+    given: Any = dict.fromkeys(("engine", "history", "store", "open_turns", "agents"))
+
+    with pytest.raises(ValueError, match=r"TurnOptions\.continuations"):
+        agent_turns(
+            **given,
+            scope=Scope(),
+            child_engine=lambda history: given[history],
+            options=TurnOptions(continuations=Continuations()),
+        )
