@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
 import pytest
 
@@ -107,8 +107,19 @@ class House:
         )
 
 
+class MakeHouse(Protocol):
+    """What the fixture `house` is."""
+
+    def __call__(
+        self,
+        *answers: Answer,
+        tools: Callable[[OpenTurns], Sequence[Tool]] = ...,
+        children: Sequence[Answer] = (),
+    ) -> House: ...
+
+
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[Callable[..., House]]:
+async def house(tmp_path: Path) -> AsyncIterator[MakeHouse]:
     """Makes a house on virtual time, closed after the test with nothing left in it."""
     clock = TestClock()
     rt = fb.Runtime(clock=clock)
@@ -142,7 +153,7 @@ async def house(tmp_path: Path) -> AsyncIterator[Callable[..., House]]:
 
 
 @pytest.mark.spec("T3", "O10")
-async def test_a_turn_completes_once_and_gives_all_back(house: Callable[..., House]) -> None:
+async def test_a_turn_completes_once_and_gives_all_back(house: MakeHouse) -> None:
     h = house(WHOLE)
     settled: list[str] = []
     h.turns.observe(lambda record: settled.append(record.status))
@@ -157,7 +168,7 @@ async def test_a_turn_completes_once_and_gives_all_back(house: Callable[..., Hou
 
 
 @pytest.mark.spec("T4", "U20")
-async def test_what_is_said_meanwhile_is_of_the_same_turn(house: Callable[..., House]) -> None:
+async def test_what_is_said_meanwhile_is_of_the_same_turn(house: MakeHouse) -> None:
     line = Line()
     h = house(line, WHOLE)
     handle = await h.create("Go")
@@ -179,7 +190,7 @@ async def test_what_is_said_meanwhile_is_of_the_same_turn(house: Callable[..., H
 
 @pytest.mark.spec("U15", "T18")
 async def test_a_hard_end_takes_back_what_was_said_and_settles_the_record(
-    house: Callable[..., House],
+    house: MakeHouse,
 ) -> None:
     line = Line()
     h = house(line)
@@ -196,7 +207,7 @@ async def test_a_hard_end_takes_back_what_was_said_and_settles_the_record(
 
 @pytest.mark.spec("T18")
 async def test_a_hard_end_of_a_turn_without_a_live_stream_settles_it_too(
-    house: Callable[..., House],
+    house: MakeHouse,
 ) -> None:
     """It waits for work in the background: no stream is there whose abort would say it."""
     never = Hand("monitor", lambda _given, signal: signal.wait())
@@ -214,7 +225,7 @@ async def test_a_hard_end_of_a_turn_without_a_live_stream_settles_it_too(
 
 
 @pytest.mark.spec("U26")
-async def test_a_soft_end_completes_with_a_last_answer(house: Callable[..., House]) -> None:
+async def test_a_soft_end_completes_with_a_last_answer(house: MakeHouse) -> None:
     never = Hand("monitor", lambda _given, signal: signal.wait())
     h = house(
         calls("monitor"),
@@ -233,7 +244,7 @@ async def test_a_soft_end_completes_with_a_last_answer(house: Callable[..., Hous
 
 @pytest.mark.spec("T14", "I9")
 async def test_a_shutdown_gives_back_what_is_held_and_leaves_the_record_to_go_on(
-    house: Callable[..., House],
+    house: MakeHouse,
 ) -> None:
     line = Line()
     h = house(line)
@@ -251,7 +262,7 @@ async def test_a_shutdown_gives_back_what_is_held_and_leaves_the_record_to_go_on
 
 @pytest.mark.spec("O12", "O13")
 async def test_only_the_question_that_waits_can_be_answered_and_only_with_yes_or_no(
-    house: Callable[..., House],
+    house: MakeHouse,
 ) -> None:
     h = house(
         calls("shell", shell={"command": "true"}),
@@ -281,7 +292,7 @@ async def test_only_the_question_that_waits_can_be_answered_and_only_with_yes_or
 
 @pytest.mark.spec("U12")
 async def test_a_subturn_runs_below_a_turn_and_leaves_its_conversation_alone(
-    house: Callable[..., House],
+    house: MakeHouse,
 ) -> None:
     line = Line()
     h = house(line, children=[says(text("found it"), FINISH)])
