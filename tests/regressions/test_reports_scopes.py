@@ -479,7 +479,8 @@ async def test_ten_thousand_pending_fibers_are_closed_in_under_a_second(
         gc.collect()
 
     assert scope.finalizer_count == 0
-    assert took < SHORT_SECONDS
+    # What a tracer takes of it is not ours to bound (`make coverage`).
+    assert took < SHORT_SECONDS or sys.gettrace() is not None
     assert running_fibers() == 0
 
 
