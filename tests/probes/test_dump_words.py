@@ -27,6 +27,7 @@ from fibers import (
     Schedule,
     Scope,
     ScopedRef,
+    Semaphore,
     SubscriptionRef,
     Tag,
 )
@@ -62,6 +63,11 @@ def full_queue() -> Queue[int]:
     return Queue.bounded(0)
 
 
+def empty_queue() -> Queue[int]:
+    """One that has nothing to give."""
+    return Queue.unbounded()
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -73,8 +79,26 @@ def full_queue() -> Queue[int]:
         (lambda: Effect.promise(lambda: asyncio.get_running_loop().create_future()), "a future"),
         (lambda: Effect.never().timeout(60), "timeout around #"),
         (lambda: fb.race_all([Effect.never(), fb.sleep(60)]), "race of #"),
+        (lambda: empty_queue().take(), "an item of <Queue"),
+        (lambda: Semaphore(1).take(2), "2 of <Semaphore"),
+        (
+            lambda: fb.for_each([1, 2], lambda _: Effect.never(), concurrency="unbounded"),
+            "workers #",
+        ),
     ],
-    ids=["sleep", "callback", "deferred", "latch", "queue", "future", "timeout", "race"],
+    ids=[
+        "sleep",
+        "callback",
+        "deferred",
+        "latch",
+        "queue",
+        "future",
+        "timeout",
+        "race",
+        "item",
+        "permits",
+        "workers",
+    ],
 )
 async def test_a_wait_is_named(make: Callable[[], Effect[Any, Any]], words: str) -> None:
     """So that a dump tells a lock from a socket."""

@@ -51,6 +51,20 @@ async def test_every_subscription_gets_every_item(scope: Scope) -> None:
 
 
 @pytest.mark.spec("PI5")
+async def test_its_size_is_what_the_slowest_subscription_has_to_take(scope: Scope) -> None:
+    """An item counts until the last has taken it."""
+    hub: PubSub[int] = PubSub.unbounded()
+    quick, slow = await subscribed(hub, scope), await subscribed(hub, scope)
+    await hub.publish(1)
+    await hub.publish(2)
+    await quick.take()
+    assert await hub.size() == 2
+
+    await slow.take()
+
+    assert await hub.size() == 1
+
+
 async def test_what_was_published_before_a_subscription_is_lost_to_it(scope: Scope) -> None:
     """Without one, nobody keeps it; publish says True all the same."""
     hub: PubSub[int] = PubSub.bounded(1)

@@ -858,3 +858,9 @@ async def test_the_interrupt_of_a_shutdown_is_no_interrupt_of_the_taker() -> Non
         return None
 
     assert await body() == Cause((Interrupt(None),))
+
+
+def test_the_end_of_a_queue_is_one_value() -> None:
+    """Equal wherever it comes from, also as a key."""
+    assert {fb.Done(): "end"}[fb.Done()] == "end"
+    assert fb.Done() != "end"
