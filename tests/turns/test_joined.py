@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, final
 
@@ -240,6 +241,38 @@ async def test_a_soft_end_completes_with_a_last_answer(house: MakeHouse) -> None
     assert (await h.record(handle)).status == "completed"
     assert h.desk.disk.answers()[-1] == "In short."
     assert h.is_free
+
+
+@pytest.mark.spec("R21")
+async def test_a_stop_of_an_idle_workspace_leaves_nothing_behind(house: MakeHouse) -> None:
+    h = house(WHOLE)
+    with pytest.raises(TurnError) as idle:
+        await h.do(h.joined.loop.stop(WORKSPACE))
+    assert idle.value.kind == "not_found"
+    await h.desk.stop("user")
+    assert await h.do(h.turns.list()) == []
+
+    handle = await h.create()
+
+    assert (await h.record(handle)).status == "completed"
+
+
+@pytest.mark.spec("R27")
+@pytest.mark.parametrize("how", ["interrupt", "stop", "hard end"])
+async def test_each_of_two_turns_in_a_row_can_be_stopped(house: MakeHouse, how: str) -> None:
+    h = house(Line(), Line())
+
+    for _ in range(2):
+        handle = await h.create()
+        assert (await h.record(handle)).status == "running"
+        stops: dict[str, Callable[[], Effect[object, TurnError]]] = {
+            "interrupt": partial(h.turns.interrupt, handle.handle_id, by="ada"),
+            "stop": partial(h.joined.loop.stop, WORKSPACE),
+            "hard end": partial(h.turns.finish, handle.handle_id, hard=True),
+        }
+        await h.do(stops[how]())
+        assert (await h.record(handle)).status == "interrupted"
+        assert h.is_free
 
 
 @pytest.mark.spec("T14", "I9")

@@ -40,7 +40,7 @@ async def killed(
 # ---- reconciliation
 
 
-@pytest.mark.spec("T16")
+@pytest.mark.spec("T16", "R19")
 @pytest.mark.parametrize("how", ["shutdown", "kill"])
 async def test_a_turn_without_a_final_answer_is_interrupted_after_a_restart(
     process: MakeProcess, tmp_path: Path, how: str
