@@ -109,10 +109,11 @@ class UndoJournal:
             made=tuple(() if data is None else self.folder.missing_directories(path)),
         )
         if group._name is None:
-            group._name = self._new_name()
-            self._open.add(group._name)
-            now = datetime.now(tz=UTC).isoformat()
-            self._append(group._name, Begun(turn_id=group.turn_id, at=now))
+            name, now = self._new_name(), datetime.now(tz=UTC).isoformat()
+            self._append(name, Begun(turn_id=group.turn_id, at=now))
+            # Not before: lines without a first one are no step, and bar the way to older ones.
+            group._name = name
+            self._open.add(name)
         self._append(group._name, line)
         group._seen[path] = None
         if data is None:
@@ -136,7 +137,7 @@ class UndoJournal:
             found = digest(None if now is None else now.data)
             if found == digest(decoded(net.before)):
                 continue  # a crash came before the write, or an undo was cut off after this one
-            if found != net.after:
+            if found not in net.afters:
                 raise TurnError(
                     "conflict",
                     f"{path} was changed after the turn {step.turn_id}",

@@ -60,7 +60,8 @@ class Net:
 
     before: str | None
     mode: int | None
-    after: str | None
+    afters: set[str | None]
+    """Of each change: the last of them may not have come to be."""
     made: tuple[str, ...]
 
 
@@ -101,9 +102,9 @@ def _fold(step: Step, line: Begun | Changed | Closed) -> None:
             step.turn_id = line.turn_id
         case Changed(is_first=True):
             decoded(line.before)
-            step.files[line.path] = Net(line.before, line.mode, line.after, line.made)
+            step.files[line.path] = Net(line.before, line.mode, {line.after}, line.made)
         case Changed():
-            step.files[line.path].after = line.after
+            step.files[line.path].afters.add(line.after)
             step.files[line.path].made += line.made
         case Closed():
             pass

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import turns.files.journal
+from streamengine import HistoryError
 from turns.files.folder import Folder
 from turns.files.journal import KEPT_STEPS, UndoJournal
 from turns.model.errors import TurnError
@@ -272,3 +273,48 @@ def test_without_a_journal_no_file_is_changed(root: Path) -> None:
 
     assert refused.value.kind == "journal"
     assert files(root) == {"old.txt": "as it was"}
+
+
+@pytest.mark.spec("O11")
+def test_a_refused_second_change_of_a_file_leaves_the_step_undoable(root: Path) -> None:
+    """Its line is in the journal, its content never came to be."""
+    journal = UndoJournal(
+        root.parent / "state" / "undo", Folder(root, max_file_bytes=100), fsync="off"
+    )
+    before = files(root)
+    group = journal.begin("t1")
+    group.write("old.txt", b"1")
+    with pytest.raises(TurnError) as refused:
+        group.write("old.txt", b"x" * 101)
+    assert refused.value.kind == "too_large"
+    assert files(root) == {"old.txt": "1"}
+    group._end_if_active()
+
+    assert journal.undo().paths == ("old.txt",)
+
+    assert files(root) == before
+
+
+@pytest.mark.spec("O11")
+def test_a_group_whose_first_line_could_not_be_written_can_be_begun_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_journal(root)
+    before = files(root)
+    group = journal.begin("t1")
+
+    def full(_name: str, _line: object) -> None:
+        raise HistoryError("disk_full", root, "no room", "Free some space.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "_append", full)
+        with pytest.raises(TurnError) as refused:
+            group.write("old.txt", b"1")
+    assert refused.value.kind == "journal"
+    assert files(root) == before
+
+    group.write("old.txt", b"2")
+    group._end_if_active()
+
+    assert journal.undo().turn_id == "t1"
+    assert files(root) == before
