@@ -236,24 +236,28 @@ class TurnManager(Occupant):
     @fb.effect(raises=TurnError)
     async def _ready(self) -> None:
         """The records are read, and those that the last process left are in order. Once."""
-        if self._loading is None:
-            self._loading = fb.Deferred()
-            # Whoever came first may be interrupted: it is the manager's work.
-            self._fork("start of the turns", self._load(self._loading))
-        await self._loading
+        loading = self._loading
+        if loading is None:
+            loading = self._loading = fb.Deferred()
+            begun = loading
 
-    @fb.effect
-    async def _load(self, loading: fb.Deferred[None, TurnError]) -> None:
-        try:
-            await self._book.load()
-            recovered = await (self._recovery or Effect.succeed(None)).exit()
-            if isinstance(recovered, fb.Failure):
-                _log.warning("recovery", problem=recovered.failure().pretty())
-            await self._put_in_order(self._book.all())
-            loading.done_unsafe(Effect.succeed(None))
-        except TurnError as error:
-            self._loading = None  # the next who asks tries again
-            loading.done_unsafe(Effect.fail(error))
+            def loaded(exit_: fb.Exit[None, TurnError]) -> None:
+                if isinstance(exit_, fb.Failure):
+                    self._loading = None  # the next who asks tries again
+                begun.done_unsafe(_said_of_start(exit_))
+
+            # Whoever came first may be interrupted: it is the manager's work. Observed from
+            # outside: in a closed scope it never begins.
+            self._fork("start of the turns", self._load()).add_observer(loaded)
+        await loading
+
+    @fb.effect(raises=TurnError)
+    async def _load(self) -> None:
+        await self._book.load()
+        recovered = await (self._recovery or Effect.succeed(None)).exit()
+        if isinstance(recovered, fb.Failure):
+            _log.warning("recovery", problem=recovered.failure().pretty())
+        await self._put_in_order(self._book.all())
 
     async def _put_in_order(self, records: Sequence[TurnRecord]) -> None:
         for record in records:
@@ -412,3 +416,13 @@ class TurnManager(Occupant):
 
     def _in_clock(self, eff: Effect[Any, Any]) -> Effect[Any, Any]:
         return eff if self._clock is None else eff.provide_service(fb.ClockTag, self._clock)
+
+
+def _said_of_start(exit_: fb.Exit[None, TurnError]) -> fb.Exit[None, TurnError]:
+    """What those who wait for the start are told: an interrupt of it is none of theirs."""
+    if isinstance(exit_, fb.Failure) and exit_.failure().has_interrupts_only:
+        late = TurnError(
+            "shutting_down", "the process ends: no turn is read any more", "Ask the next process."
+        )
+        return fb.Failure(fb.Cause((fb.Fail(late),)))
+    return exit_

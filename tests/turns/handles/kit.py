@@ -43,6 +43,7 @@ class FaultyStore(TurnStore):
         self.written: list[TurnRecord] = []
         self.failing: TurnError | None = None
         self.before_write: Callable[[TurnRecord], Effect[object]] | None = None
+        self.before_load: Effect[object] | None = None
         self.dies: Callable[[TurnRecord], bool] = lambda _record: False
         """The process is dead from the write on of which it is True: it does not come back."""
         self._over = asyncio.Event()
@@ -77,8 +78,11 @@ class FaultyStore(TurnStore):
         await self.inner.write(record)
         self.written.append(record)
 
-    def load(self) -> Effect[LoadedRecords, TurnError]:
-        return self.inner.load()
+    @fb.effect(raises=TurnError)
+    async def load(self) -> LoadedRecords:
+        if self.before_load is not None:
+            await self.before_load
+        return await self.inner.load()
 
     def statuses(self, handle_id: str) -> list[str]:
         """What was stored of this turn, in order."""

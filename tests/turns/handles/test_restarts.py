@@ -14,7 +14,7 @@ from fibers import Effect
 from streamengine import SendError
 from streamengine.model import ErrorPart
 from tests.streamengine.engine.kit import FINISH, TEXT_END, WHOLE, Answer, Line, says, text
-from turns import FileTurnStore, TurnHandle, TurnRecord
+from turns import FileTurnStore, TurnError, TurnHandle, TurnRecord
 from turns.handles.streak import streak_of
 
 from .conftest import MakeProcess
@@ -498,3 +498,42 @@ async def test_only_what_was_cut_off_is_gone_on_with(process: MakeProcess, statu
         await p.rt.run(p.turns.continue_turn(handle.handle_id, prompt="Go on"))
 
     assert raised.value.kind == "nothing_to_continue"
+
+
+@pytest.mark.spec("T16")
+@pytest.mark.parametrize("asked", ["before", "after"])
+async def test_nobody_waits_for_a_start_that_the_close_of_the_scope_cut_off(
+    process: MakeProcess, asked: str
+) -> None:
+    p = await process(unstarted=True)
+    p.store.before_load = fb.Latch().await_()
+    if asked == "after":
+        await p.crash()
+    asking = p.rt.run_fork(p.turns.list()).ignore_failure()
+    await p.idle()
+    if asked == "before":
+        await p.crash()
+        await p.idle()
+
+    exit_ = asking.poll()
+
+    assert isinstance(exit_, fb.Failure)
+    error = exit_.failure().squash()
+    assert isinstance(error, TurnError)
+    assert error.kind == "shutting_down"
+
+
+async def test_a_store_that_breaks_at_the_start_is_told_and_asked_again(
+    process: MakeProcess,
+) -> None:
+    p = await process(unstarted=True)
+    p.store.before_load = Effect.die(RuntimeError("broken"))
+    asking = p.rt.run_fork(p.turns.list()).ignore_failure()
+    await p.idle()
+
+    exit_ = asking.poll()
+    p.store.before_load = None
+
+    assert isinstance(exit_, fb.Failure)
+    assert "broken" in str(exit_.failure().squash())
+    assert list(await p.rt.run(p.turns.list())) == []
