@@ -15,6 +15,7 @@ import fibers as fb
 from fibers import Effect, Fiber, Scope
 from fibers.app.scope import SYSTEM
 from streamengine import StreamEngine
+from streamengine.abandoned import ended_within
 
 from ..model.cause import CreationAdmissionFailure
 from ..model.correlation import correlation_of
@@ -30,6 +31,9 @@ from .verdicts import Verdicts
 
 RUNNER_GRACE_SECONDS: Final = 5.0
 """How long a runner may take to end by itself after its turn completed."""
+
+RUNNER_STOP_SECONDS: Final = 1.0
+"""How long an interrupted runner is waited for before what its turn holds is given back."""
 
 _log = structlog.get_logger("turns.handles.running")
 
@@ -229,7 +233,7 @@ class Running:
     ) -> None:
         try:
             if runner is not None:
-                await runner.interrupt(reason=why)
+                await _stopped(live, runner, why)
             releases = [scope.close()] if turn is None else [turn.close(end), scope.close()]
             for release in releases:
                 released = await release.exit()
@@ -239,6 +243,8 @@ class Running:
                         handleId=live.handle_id,
                         problem=released.failure().pretty(),
                     )
+            if runner is not None:
+                await runner.exit()  # its workspace is free when nothing works there
         finally:
             self._continuations.forget(live.turn_id)
             live.closed.done_unsafe(Effect.succeed(None))
@@ -246,6 +252,21 @@ class Running:
             if self._busy.get(live.workspace_id) == live.handle_id:
                 del self._busy[live.workspace_id]
             self._start_next(live.workspace_id)
+
+
+async def _stopped(live: LiveTurn, runner: Fiber[None, TurnError], why: str | None) -> None:
+    """Have the runner end. One that ignores that must not keep what its turn holds: after a while
+    that is given back without it.
+    """
+    runner.interrupt_unsafe(reason=why)
+    clock = await fb.current_clock()
+    if await ended_within(runner, clock, RUNNER_STOP_SECONDS) is None:
+        _log.warning(
+            "the runner of a turn does not end: what the turn held is given back without it",
+            handleId=live.handle_id,
+            workspaceId=live.workspace_id,
+            wayOut="Its workspace is free when it ends; `fiberscope ps` shows where it waits.",
+        )
 
 
 def _end_of(record: TurnRecord) -> TurnEnd:

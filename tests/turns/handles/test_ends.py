@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, final
 
 import pytest
 from structlog.testing import capture_logs
 
+import fibers as fb
 from streamengine import StreamRequest
 from streamengine.model import Finish, RowMetadata, StreamEndEvent
 from tests.streamengine.engine.kit import (
@@ -18,7 +22,8 @@ from tests.streamengine.engine.kit import (
     says,
     text,
 )
-from turns import TurnError, TurnHandle
+from turns import OpenTurn, TurnError, TurnHandle, TurnRunner
+from turns.handles.plain import PlainTurn
 
 from .conftest import MakeProcess
 from .kit import WORKSPACE, Conductor, Process, correlation, on_disk
@@ -414,3 +419,78 @@ async def test_an_owner_is_any_workspace(process: MakeProcess) -> None:
     second = await p.create(owner=WORKSPACE)
 
     assert [await p.status(first), await p.status(second)] == ["completed", "completed"]
+
+
+# ---- a runner that does not listen
+
+
+@final
+class Deaf(TurnRunner):
+    """A runner that ignores its interrupt until it is let go."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    @fb.effect(raises=TurnError)
+    async def run(self, turn: OpenTurn, prompt: str, correlation: Mapping[str, Any]) -> None:
+        with fb.uninterruptible():
+            await self.go.wait()
+
+
+@pytest.fixture
+def deaf(process: MakeProcess) -> Iterator[Deaf]:
+    """Let go before the process ends."""
+    runner = Deaf()
+    yield runner
+    runner.go.set()
+
+
+class OpenedTurns:
+    """Opens plain turns, and keeps them."""
+
+    def __init__(self) -> None:
+        self.turns: list[OpenTurn] = []
+
+    def __call__(self, *about: Any) -> OpenTurn:
+        self.turns.append(PlainTurn(*about))
+        return self.turns[-1]
+
+
+@pytest.mark.spec("O1")
+async def test_a_deaf_runner_keeps_its_workspace_but_nothing_that_its_turn_held(
+    process: MakeProcess,
+    deaf: Deaf,
+) -> None:
+    opened = OpenedTurns()
+    p = await process(runner=deaf, open_turn=opened)
+    handle = await p.create()
+    after = await p.create()
+
+    with capture_logs() as logs:
+        await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
+        await p.desk.pass_time(2)
+
+    assert opened.turns[0].scope.state == "closed"
+    assert [log["handleId"] for log in logs if log["log_level"] == "warning"] == [handle.handle_id]
+    assert await p.status(after) == "queued"
+    deaf.go.set()
+    await p.idle()
+    assert await p.status(after) != "queued"
+
+
+@pytest.mark.spec("T14", "O1")
+async def test_a_shutdown_gives_back_what_the_turn_of_a_deaf_runner_holds(
+    process: MakeProcess, deaf: Deaf, tmp_path: Path
+) -> None:
+    opened = OpenedTurns()
+    p = await process(runner=deaf, open_turn=opened)
+    handle = await p.create()
+
+    closing = p.rt.run_fork(p.scope.close(reason="system"))
+    await p.desk.pass_time(2)
+
+    assert opened.turns[0].scope.state == "closed"
+    assert on_disk(tmp_path, handle)["status"] == "starting"
+    deaf.go.set()
+    await p.idle()
+    assert closing.poll() is not None
