@@ -346,11 +346,11 @@ class TurnManager(Occupant):
         if not hard:
             await finishing
             return
-        # Begun first: a runner that refuses leaves the record as it is. Settled while it goes on:
-        # no stream need be live whose abort would say so, and its last word is no completion.
+        # Begun first: a runner that refuses leaves the record as it is. One that is done at once
+        # does, too: the last word was said before. Settled while it goes on: no stream need be
+        # live whose abort would say so.
         ending = await finishing.fork_child(start_immediately=True)
-        refused = ending.poll()
-        if not isinstance(refused, fb.Failure):
+        if ending.poll() is None:
             await self.settlement.settle(handle_id, ExplicitInterrupt(by="hard finish"))
         await ending
 

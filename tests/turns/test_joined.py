@@ -29,6 +29,7 @@ from tests.streamengine.engine.kit import (
     says,
     text,
 )
+from tests.turns.handles.kit import FaultyStore
 from turns import Continuations, FileTurnStore, TurnError, TurnHandle, TurnOptions, TurnRecord
 from turns.agent_turns import AgentTurns, agent_turns
 from turns.loop import Background
@@ -60,7 +61,7 @@ class House:
         folder.mkdir(exist_ok=True)
         self.workspace = Workspace(WORKSPACE, folder=folder, state=directory / "of turns")
         self.open_turns = OpenTurns(Workspaces(lambda _id: self.workspace))
-        self.store = FileTurnStore(directory, io="inline", fsync="off")
+        self.store = FaultyStore(FileTurnStore(directory, io="inline", fsync="off"))
         provider = Provider(*children)
         self.joined: AgentTurns = agent_turns(
             engine=desk.engine,
@@ -353,3 +354,62 @@ def test_what_is_joined_here_cannot_be_given(tmp_path: Path) -> None:
             child_engine=lambda history: given[history],
             options=TurnOptions(continuations=Continuations()),
         )
+
+
+@pytest.mark.spec("T1")
+async def test_a_hard_end_whose_record_can_t_be_written_settles_once_it_can(
+    house: MakeHouse,
+) -> None:
+    """No stream is live: nothing else would say that it has ended."""
+    never = Hand("monitor", lambda _given, signal: signal.wait())
+    h = house(calls("monitor"), says(text("Waiting."), FINISH), tools=lambda _: [Background(never)])
+    handle = await h.create()
+
+    h.store.failing = TurnError("store", "the disk says no", "Try again.")
+    with pytest.raises(TurnError) as refused:
+        await h.do(h.turns.finish(handle.handle_id, hard=True))
+    h.store.failing = None
+    await h.desk.pass_time(5)
+
+    assert refused.value.kind == "store"
+    record = await h.on_disk(handle)
+    assert (record.status, record.cause) == ("interrupted", "explicit-interrupt")
+    assert h.is_free
+
+
+@pytest.mark.spec("T1")
+async def test_an_answer_that_was_not_the_last_does_not_complete_a_turn_that_fails_after_it(
+    house: MakeHouse,
+) -> None:
+    line = Line()
+    h = house(line)
+    handle = await h.create()
+    line.give(text("first"))
+    await h.desk.idle()
+    await h.do(h.turns.steer(handle.handle_id, "And then?"))
+
+    h.desk.history.fail("append_user")
+    line.give(TEXT_END, FINISH)
+    line.end()
+    await h.desk.pass_time(30)
+
+    record = await h.on_disk(handle)
+    assert (record.status, record.cause) == ("error", "continuation-failure")
+    assert h.is_free
+
+
+@pytest.mark.spec("T1")
+async def test_a_hard_end_after_the_last_word_changes_nothing(house: MakeHouse) -> None:
+    """The answer is stored and stays: the record says so too."""
+    h = house(WHOLE)
+    hold = h.desk.history.hold("finalize")
+    handle = await h.create()
+    await hold.begun.wait()
+
+    await h.do(h.turns.finish(handle.handle_id, hard=True))
+    hold.go.set()
+    await h.desk.idle()
+
+    assert h.desk.disk.answers() == ["Hello there"]
+    record = await h.on_disk(handle)
+    assert (record.status, record.final_message) == ("completed", "Hello there")

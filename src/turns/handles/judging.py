@@ -25,6 +25,7 @@ from ..model.cause import (
     ConservativeFallback,
     ContinuationFailure,
     CorrelatedStreamEnd,
+    ExplicitInterrupt,
     LaunchCanceled,
     ManualSupersession,
     RecoveryAdmissionFailure,
@@ -285,7 +286,13 @@ class Judging:
             return
         cause = exit_.failure()
         if cause.has_interrupts_only:
-            return  # a shutdown, or what settles it says why
+            # A shutdown leaves it to be taken up again. Of a stop that nobody else could settle it
+            # for (no stream of it was live, or its record could not be written) this is the end.
+            if any(
+                isinstance(each, fb.Interrupt) and each.reason == "user" for each in cause.reasons
+            ):
+                await self._verdicts.settle(record.handle_id, ExplicitInterrupt(by="user"))
+            return
         error = cause.squash()
         kind = error.kind if isinstance(error, TurnError) else None
         if kind == SUSPENDED:

@@ -164,8 +164,10 @@ class AgentLoop(TurnRunner):
                 del self._roots[turn.turn_id], self._parts.runs[turn.turn_id]
                 self.registry.give_up(claim)
                 root.is_over()
-                done()
-        if isinstance(exit_, fb.Failure):
+        if isinstance(exit_, fb.Success):
+            # Of no other end: what was said before is not the last word of a turn that was cut off.
+            done()
+        else:
             cause = exit_.failure()
             if cause.has_interrupts_only:
                 reason = "user" if root.state.abort_wanted else _reason_of(cause)
