@@ -413,3 +413,49 @@ async def test_a_hard_end_after_the_last_word_changes_nothing(house: MakeHouse) 
     assert h.desk.disk.answers() == ["Hello there"]
     record = await h.on_disk(handle)
     assert (record.status, record.final_message) == ("completed", "Hello there")
+
+
+@pytest.mark.parametrize("end", ["interrupt", "hard finish"])
+@pytest.mark.spec("O1", "T18")
+async def test_a_question_that_waits_goes_with_its_turn(house: MakeHouse, end: str) -> None:
+    h = house(
+        calls("shell", shell={"command": "true"}),
+        tools=lambda open_turns: [ShellTool(open_turns, permission="ask")],
+    )
+    handle = await h.create()
+    assert h.workspace.permissions.card is not None
+
+    if end == "interrupt":
+        await h.do(h.turns.interrupt(handle.handle_id, by="ada"))
+    else:
+        await h.do(h.turns.finish(handle.handle_id, hard=True))
+
+    record = await h.on_disk(handle)
+    assert (record.status, record.cause) == ("interrupted", "explicit-interrupt")
+    assert h.is_free
+
+
+async def test_after_a_shutdown_nothing_that_is_queued_counts_as_running(house: MakeHouse) -> None:
+    h = house(Line())
+    running, queued = await h.create(), await h.create("And then")
+
+    await h.do(h.scope.close(reason="system"))
+
+    assert h.turns.describe()["running"] == []
+    assert (await h.on_disk(running)).status == "running"
+    assert (await h.on_disk(queued)).status == "queued"
+
+
+@pytest.mark.spec("T16")
+async def test_after_a_restart_an_answer_with_more_to_come_is_no_final_one(
+    house: MakeHouse,
+) -> None:
+    never = Hand("monitor", lambda _given, signal: signal.wait())
+    h = house(calls("monitor"), says(text("Waiting."), FINISH), tools=lambda _: [Background(never)])
+    handle = await h.create()
+    await h.do(h.scope.close(reason="system"))
+    assert (await h.on_disk(handle)).status == "running"
+
+    record = await house(WHOLE).record(handle)
+
+    assert (record.status, record.cause) == ("interrupted", "stale-restart")

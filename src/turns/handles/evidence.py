@@ -82,10 +82,14 @@ def is_manual(row: Row) -> bool:
 
 
 def final_in(rows: Sequence[Row], record: TurnRecord) -> AssistantRow | None:
-    """The final answer of the turn: the last row of it, if that is a whole answer."""
+    """The final answer of the turn: the last row of it, if that is a whole answer, and none that
+    ended with more to come.
+    """
     own = [row for row in rows if _is_of(row, record)]
     last = own[-1] if own else None
     if not isinstance(last, AssistantRow) or last.is_partial:
+        return None
+    if last.id in record.deferred_message_ids:
         return None
     return last if is_normal_finish(last.metadata.finish_reason) else None
 

@@ -143,8 +143,8 @@ class Judging:
         if event.message_id in record.deferred_message_ids:
             return
         live.deferred = event
-        if not self._waits(live, record, event.message_id):
-            await self._settle_by(record, event)
+        if not self._goes_on(live, event.message_id):
+            await self._look_again(live, record)
             return
 
         def deferred(record: TurnRecord) -> TurnRecord | None:
@@ -155,12 +155,10 @@ class Judging:
 
         await self._book.change(record.handle_id, deferred)
 
-    def _waits(self, live: LiveTurn, record: TurnRecord, message_id: str) -> bool:
-        """Whether the end of a stream is not yet that of the turn."""
-        return (
-            bool(live.streams - {message_id})
-            or self._continuations.is_pending(live.turn_id, message_id)
-            or self._book.has_active_descendants(record)
+    def _goes_on(self, live: LiveTurn, message_id: str) -> bool:
+        """Whether the turn itself has more to come after that stream."""
+        return bool(live.streams - {message_id}) or self._continuations.is_pending(
+            live.turn_id, message_id
         )
 
     async def _settle_by(self, record: TurnRecord, event: StreamEndEvent) -> None:
@@ -308,7 +306,11 @@ class Judging:
 
     async def _look_again(self, live: LiveTurn, record: TurnRecord) -> None:
         waiting = live.deferred
-        if waiting is not None and not self._waits(live, record, waiting.message_id):
+        if (
+            waiting is not None
+            and not self._goes_on(live, waiting.message_id)
+            and not self._book.has_active_descendants(record)
+        ):
             await self._settle_by(record, waiting)
 
 

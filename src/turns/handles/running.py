@@ -117,18 +117,22 @@ class Running:
         self._fork(f"turn {record.handle_id}", self._turn(live, None))
 
     def _start_next(self, workspace_id: str) -> None:
-        queue = self._queues.get(workspace_id)
-        if workspace_id in self._busy or queue is None:
-            return
-        while queue:
+        queue = self._queues.get(workspace_id, deque())
+        while queue and workspace_id not in self._busy:
             record = self._book.get(queue.popleft())
             if not record.is_terminal:
-                live = self._enter(record)
-                live.has_runner = True
-                self._fork(f"turn {record.handle_id}", self._turn(live, record.prompt or ""))
-                break
+                self._start(record)
         if not queue:
-            del self._queues[workspace_id]
+            self._queues.pop(workspace_id, None)
+
+    def _start(self, record: TurnRecord) -> None:
+        live = self._enter(record)
+        live.has_runner = True
+        fiber = self._fork(f"turn {record.handle_id}", self._turn(live, record.prompt or ""))
+        if fiber.poll() is not None:
+            self._forget(live)  # nothing begins in a closed scope
+        else:
+            fiber.add_observer(lambda _exit: self._leave(live))
 
     def _enter(self, record: TurnRecord) -> LiveTurn:
         live = LiveTurn(record.handle_id, record.turn_id, record.workspace_id)
@@ -246,12 +250,22 @@ class Running:
             if runner is not None:
                 await runner.exit()  # its workspace is free when nothing works there
         finally:
-            self._continuations.forget(live.turn_id)
-            live.closed.done_unsafe(Effect.succeed(None))
-            del self._live[live.handle_id]
-            if self._busy.get(live.workspace_id) == live.handle_id:
-                del self._busy[live.workspace_id]
+            self._leave(live)
+
+    def _leave(self, live: LiveTurn) -> None:
+        if self._forget(live):
             self._start_next(live.workspace_id)
+
+    def _forget(self, live: LiveTurn) -> bool:
+        """Nothing of it runs any more: its workspace is free. False where that was known."""
+        if self._live.get(live.handle_id) is not live:
+            return False
+        self._continuations.forget(live.turn_id)
+        live.closed.done_unsafe(Effect.succeed(None))
+        del self._live[live.handle_id]
+        if self._busy.get(live.workspace_id) == live.handle_id:
+            del self._busy[live.workspace_id]
+        return True
 
 
 async def _stopped(live: LiveTurn, runner: Fiber[None, TurnError], why: str | None) -> None:
