@@ -151,7 +151,10 @@ class Folder:
                 for entry in entries:
                     if len(found) == MAX_ENTRIES:
                         return sorted(found, key=lambda e: e.name), True
-                    status = entry.stat(follow_symlinks=False)
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue  # removed since its name was read
                     found.append(Entry(entry.name, _kind_of(status.st_mode), status.st_size))
         return sorted(found, key=lambda e: e.name), False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -82,11 +83,12 @@ def parse_step(data: bytes, path: Path) -> Step:
     step = Step("")
     for number, text in enumerate(line for line in whole if line.strip()):
         try:
-            line = _line.validate_json(text)
+            # Not validate_json: it refuses lone surrogates, as names have them that are no UTF-8.
+            line = _line.validate_python(json.loads(text))
             if number == 0 and not isinstance(line, Begun):
                 raise ValueError("the first line does not begin a group")
             _fold(step, line)
-        except (ValidationError, ValueError, KeyError) as error:
+        except (ValidationError, ValueError, KeyError, RecursionError) as error:
             _log.warning("an undo step can't be read", path=str(path), line=number + 1)
             raise TurnError(
                 "corrupt",

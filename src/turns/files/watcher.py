@@ -130,7 +130,10 @@ class FolderWatcher:
             try:
                 with os.scandir(directory) as entries:
                     for entry in entries:
-                        status = entry.stat(follow_symlinks=False)
+                        try:
+                            status = entry.stat(follow_symlinks=False)
+                        except OSError:
+                            continue  # gone since its name was read: what comes after it is not
                         if stat.S_ISDIR(status.st_mode):
                             if entry.name not in IGNORED_DIRECTORIES:
                                 waiting.append((Path(entry.path), f"{prefix}{entry.name}/"))

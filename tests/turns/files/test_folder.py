@@ -11,6 +11,8 @@ import pytest
 from turns.files.folder import MAX_ENTRIES, Folder
 from turns.model.errors import TurnError
 
+from .kit import scandir_beside_a_remover
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -182,3 +184,15 @@ def test_a_folder_that_is_gone_or_a_link_is_told(root: Path) -> None:
     for where in (root / "gone", root.parent / "way"):
         with pytest.raises(TurnError):
             Folder(where).write("a", b"x")
+
+
+def test_a_file_that_goes_while_its_directory_is_listed_is_left_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (root / name).write_text(name)
+    monkeypatch.setattr(os, "scandir", scandir_beside_a_remover(root / "b"))
+
+    entries, is_cut = Folder(root).entries()
+
+    assert ([entry.name for entry in entries], is_cut) == (["a", "c"], False)

@@ -318,3 +318,17 @@ def test_a_group_whose_first_line_could_not_be_written_can_be_begun_again(
 
     assert journal.undo().turn_id == "t1"
     assert files(root) == before
+
+
+@pytest.mark.spec("O11")
+def test_a_file_whose_name_is_no_utf_8_can_be_undone(root: Path) -> None:
+    journal = open_journal(root)
+    before = files(root)
+    group = journal.begin("t1")
+    group.write("caf\udce9", b"1")
+    assert os.path.exists(os.fsencode(root) + b"/caf\xe9")
+    group._end_if_active()
+
+    assert journal.undo().turn_id == "t1"
+
+    assert files(root) == before

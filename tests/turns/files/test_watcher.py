@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fibers.testing import TestClock
 from turns.files.watcher import FileChange
 
 from ..holds.kit import Bench
+from .kit import scandir_beside_a_remover
 
 
 @pytest.fixture
@@ -136,3 +138,18 @@ async def test_a_folder_that_is_not_there_has_no_files(bench: Bench) -> None:
     await bench.pass_time(1)
 
     assert told(bench) == [("a", "removed", "person")]
+
+
+async def test_a_file_that_goes_during_a_look_takes_no_other_with_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (bench.folder / name).write_text(name)
+    await bench.pass_time(1)
+    told(bench)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", scandir_beside_a_remover(bench.folder / "b"))
+        await bench.pass_time(1)
+
+    assert told(bench) == [("b", "removed", "person")]
