@@ -269,3 +269,16 @@ async def test_a_bad_file_keeps_no_turn_from_running(process: MakeProcess, tmp_p
     assert any(broken.handle_id in str(log.get("problem")) for log in logs)
     [record_] = await after.rt.run(after.turns.list())
     assert record_.handle_id == kept.handle_id
+
+
+@pytest.mark.spec("T16", "T20")
+async def test_half_a_character_in_a_text_does_not_lose_the_turn(tmp_path: Path) -> None:
+    """A model may cut an emoji in two; a whole one stays whole."""
+    store = store_of(tmp_path)
+    await store.write(record(1, prompt="half \ud83d, whole \U0001f600", final_message="\ude00"))
+
+    loaded = await load(store)
+
+    assert loaded.warnings == ()
+    (read,) = loaded.records
+    assert (read.prompt, read.final_message) == ("half ?, whole \U0001f600", "?")
