@@ -45,14 +45,17 @@ def startup_verdict(
         return "nothing-interrupted"
     if not note.auto_retry:
         return "opted-out"
-    if _was_begun_again(relevant, note):
-        return "retry"
     last = relevant[-1]
     end = _end_of(relevant, note)
-    reasons = {last.metadata.abort_reason, None if end is None else end.abort_reason}
+    # Else the row that stands last is of a try before: how that had ended counts no more.
+    row_counts = end is None or end.message_id == last.id
+    reasons = {None if end is None else end.abort_reason}
+    if row_counts:
+        reasons.add(last.metadata.abort_reason)
     if reasons & _SUPPRESSING:
         return "stopped"
-    if asks_a_person(last.parts, ask_user_tools) or (end is not None and end.asks_a_person):
+    row_asks = row_counts and asks_a_person(last.parts, ask_user_tools)
+    if row_asks or (end is not None and end.asks_a_person):
         return "asks-a-person"
     error_type = last.metadata.error_type if end is None else end.error_type
     if error_type is not None and not is_retryable(error_type):
@@ -72,25 +75,13 @@ def _is_interrupted(row: Row) -> bool:
     return isinstance(row, UserRow) or row.is_partial
 
 
-def _was_begun_again(rows: Sequence[Row], note: WorkspaceNote) -> bool:
-    """Whether a later try than the one whose row stands last was begun and left no trace but this:
-    how those before it had ended counts no more.
-    """
-    end = note.last_end
-    if end is None or end.is_known or end.message_id == rows[-1].id:
-        return False
-    asked = next((row for row in reversed(rows) if isinstance(row, UserRow)), None)
-    return asked is not None and end.after_sequence == asked.metadata.history_sequence
-
-
 def _end_of(rows: Sequence[Row], note: WorkspaceNote) -> LastEnd | None:
-    """The note's word on the last answer; None where it is about an earlier one."""
+    """The note's word on the last try; None where it is about an earlier message's."""
     end = note.last_end
-    if end is None:
-        return None
-    last = rows[-1]
-    # An answer that left no row is known by what it was for; a stop before any by the message.
-    is_of_last = end.message_id == last.id or (
-        isinstance(last, UserRow) and end.after_sequence == last.metadata.history_sequence
-    )
+    if end is None or end.message_id == rows[-1].id:
+        return end
+    # A try that left no row is known by what it was for. It is the last one, whatever row stands
+    # there: where a further try begins, its note takes the place of this one.
+    asked = next((row for row in reversed(rows) if isinstance(row, UserRow)), None)
+    is_of_last = asked is not None and end.after_sequence == asked.metadata.history_sequence
     return end if is_of_last else None

@@ -114,6 +114,30 @@ def test_a_try_that_was_begun_and_has_a_row_ended_as_that_says() -> None:
     assert startup_verdict(rows, ended(after=0, message="a_1")) == "stopped"
 
 
+@pytest.mark.spec("I10", "E30")
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [
+        ({"abort_reason": "user"}, "stopped"),
+        ({"abort_reason": "system"}, "retry"),
+        ({"error_type": "authentication"}, "not-retryable"),
+        ({"asks_a_person": True}, "asks-a-person"),
+    ],
+)
+def test_a_later_try_that_ended_before_its_first_word_counts(
+    end: dict[str, object], verdict: str
+) -> None:
+    """It has no row: the one that stands last is of the try before it."""
+    rows = [asked(), answered(partial=True, reason="system")]
+    assert startup_verdict(rows, ended(after=0, message="a_9", **end)) == verdict
+
+
+def test_a_later_try_takes_the_place_of_a_stop() -> None:
+    rows = [asked(), answered(partial=True, reason="user")]
+    failed = ended(after=0, message="a_9", error_type="network")
+    assert startup_verdict(rows, failed) == "retry"
+
+
 def test_a_try_that_was_begun_for_an_earlier_message_says_nothing() -> None:
     rows = [asked(), asked(2), answered(3, partial=True, reason="user")]
     assert startup_verdict(rows, ended(after=0, message="a_9")) == "stopped"
