@@ -143,8 +143,8 @@ class WorkspaceFiles:
             return self._replace(directory, line, row)
 
     def truncate(self, after: int | None) -> int:
-        """Take out the rows behind this sequence (None: all), and a partial that would become one;
-        gives how many rows. What they cost is recorded apart first.
+        """Take out the rows behind this sequence (None: all), a partial that would become one, and
+        the note on an answer to one; gives how many rows. What they cost is recorded apart first.
         """
         last = NO_SEQUENCE if after is None else after
         with self._lock, self._directory.opened() as directory:
@@ -159,6 +159,9 @@ class WorkspaceFiles:
                 self._keep_usage(directory, self._chat.row_at(directory, line))
             if cut:
                 self._chat.cut_out(directory, cut)
+            note = self._read_note(directory)
+            if note.truncated(last) is not note:
+                self._write_note(directory, note.truncated(last))
             return len(cut)
 
     def _keep_usage(self, directory: OpenDirectory, row: Row | None) -> None:

@@ -153,8 +153,9 @@ class HistoryStore(Protocol):
 
     @effect(raises=HistoryError)
     async def truncate(self, workspace_id: str, after: int | None) -> int:
-        """Take out, durably, the rows behind the sequence ``after`` (None: all) and a partial that
-        would become one; gives how many rows. What they cost stays counted. Archived rows stay.
+        """Take out, durably, the rows behind the sequence ``after`` (None: all), a partial that
+        would become one, and the note on an answer to one; gives how many rows. What they cost
+        stays counted. Archived rows stay.
 
         The sequences may be given anew. Not for a workspace with a live stream. A store that
         inherits this can't: it fails.

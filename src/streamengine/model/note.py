@@ -10,7 +10,8 @@ from .rows import HistorySequence
 
 
 class LastEnd(CamelModel):
-    """How the last answer ended that did not become a whole row.
+    """How the last answer ended that did not become a whole row. With no reason, no error and no
+    question: a further try of it was begun, and nothing is known of its end yet.
 
     The rows alone don't tell: a committed partial carries no error (P8), and an answer that was
     stopped before its first word has no row at all. Plain strings, so that a note of a newer
@@ -26,13 +27,6 @@ class LastEnd(CamelModel):
     asks_a_person: bool = False
     """True where it ended while it waited for a person's answer."""
 
-    @property
-    def is_known(self) -> bool:
-        """False while all that is known is that the answer was begun, in the place of an earlier
-        one: its own end comes to stand here, if the process lives to see it.
-        """
-        return self.asks_a_person or not (self.abort_reason is None and self.error_type is None)
-
 
 class WorkspaceNote(CamelModel):
     """The note of a workspace. An empty one says nothing."""
@@ -44,3 +38,12 @@ class WorkspaceNote(CamelModel):
     def with_fields(self, **changes: object) -> WorkspaceNote:
         """The note with these fields changed; the rest of it stays."""
         return self.model_copy(update=changes)
+
+    def truncated(self, last: int) -> WorkspaceNote:
+        """The note of a conversation whose rows behind the sequence ``last`` are gone: what it says
+        of the answer to one of them would be taken for that to another with the same sequence.
+        """
+        end = self.last_end
+        if end is None or end.after_sequence is None or end.after_sequence <= last:
+            return self
+        return self.with_fields(last_end=None)

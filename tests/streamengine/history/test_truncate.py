@@ -8,6 +8,7 @@ import pytest
 
 from streamengine.history import HistoryStore
 from streamengine.model import HistoryError, Usage
+from streamengine.model.note import LastEnd
 
 from .backends import WORKSPACE, Backend
 from .kit import assistant, text_of, user
@@ -101,6 +102,26 @@ async def test_what_the_rows_cost_stays_counted_once(history: HistoryStore) -> N
     assert [(entry.message_id, entry.usage, entry.source) for entry in entries] == [
         ("a1", USAGE, "abort")
     ]
+
+
+@pytest.mark.spec("I10")
+@pytest.mark.parametrize(("after", "is_kept"), [(0, False), (None, False), (1, True)])
+async def test_how_an_answer_ended_is_forgotten_with_its_question(
+    history: HistoryStore, after: int | None, *, is_kept: bool
+) -> None:
+    """Its sequence is given anew: the note would speak of the answer to another message."""
+    await history.append_user(WORKSPACE, user("u1"))
+    await history.append_user(WORKSPACE, user("u2"))
+    end = LastEnd(message_id="a1", after_sequence=1, abort_reason="user")
+    await history.update_note(
+        WORKSPACE, lambda note: note.with_fields(last_end=end, auto_retry=False)
+    )
+
+    await history.truncate(WORKSPACE, after)
+
+    note = await history.read_note(WORKSPACE)
+    assert note.last_end == (end if is_kept else None)
+    assert not note.auto_retry
 
 
 async def test_archived_rows_stay_sealed(history: HistoryStore) -> None:

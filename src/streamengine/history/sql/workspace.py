@@ -100,6 +100,9 @@ class SqlWorkspace:
         behind = self._of(_rows), ~_rows.c.is_archived, _rows.c.sequence > last
         for row in (await db.execute(self._select(*behind))).all():
             await self._keep_usage(db, _row(row.body))
+        note = await self.read_note(db)
+        if note.truncated(last) is not note:
+            await self.write_note(db, note.truncated(last))
         return (await db.execute(delete(_rows).where(*behind))).rowcount
 
     async def _keep_usage(self, db: AsyncConnection, row: Row | None) -> None:
