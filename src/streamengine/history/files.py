@@ -259,7 +259,14 @@ class WorkspaceFiles:
     def read_usage(self) -> list[UsageEntry]:
         """What answers without a row cost, in the order of recording."""
         with self._lock, self._directory.opened() as directory:
-            return [] if directory is None else self._usage.entries(directory)
+            if directory is None:
+                return []
+            # A truncate that was killed has recorded it, and the row still says it.
+            return [
+                entry
+                for entry in self._usage.entries(directory)
+                if not self._is_on_row(directory, entry.message_id)
+            ]
 
     def read_note(self) -> WorkspaceNote:
         """What is remembered of the workspace beside its rows; an empty note when nothing is."""
@@ -294,9 +301,12 @@ class WorkspaceFiles:
         directory.replace(NOTE_FILE, note.to_json(indent_spaces=2).encode(), durable=True)
 
     def _record_usage(self, directory: OpenDirectory, entry: UsageEntry) -> bool:
-        if any(log.index(directory).has_usage(entry.message_id) for log in self._logs):
+        if self._is_on_row(directory, entry.message_id):
             return False
         return self._usage.record(directory, entry)
+
+    def _is_on_row(self, directory: OpenDirectory, message_id: str) -> bool:
+        return any(log.index(directory).has_usage(message_id) for log in self._logs)
 
     def _with_usage_once(self, directory: OpenDirectory, row: AssistantRow) -> AssistantRow:
         """The row, without its usage where that was recorded apart."""

@@ -260,3 +260,30 @@ def test_an_answer_that_could_not_be_made_final_is_still_in_the_partial(
     load(restored(snapshot(files.path), files.path.parent / "later"))
     later = WorkspaceFiles(files.path.parent / "later", workspace_id="ws")
     assert [text_of(row) for row in answers(later)] == [WHOLE]
+
+
+@pytest.mark.spec("P16")
+def test_wherever_a_truncate_is_killed_what_the_answers_cost_is_counted_once(
+    tmp_path: Path,
+) -> None:
+    """A count adds up the rows and what stands apart from them."""
+    usage = Usage(input_tokens=2, output_tokens=3)
+
+    def put_back(files: WorkspaceFiles) -> None:
+        files.append_user(user("u1"))
+        for message_id in ("a1", "a2"):
+            sequence = files.reserve(message_id)
+            row = assistant(message_id, WHOLE, historySequence=sequence)
+            metadata = row.metadata.model_copy(update={"usage": usage})
+            files.finalize(row.model_copy(update={"metadata": metadata}))
+        assert files.truncate(0) == 2
+
+    counted = Counter[str]()
+    (tmp_path / "dying").mkdir()
+    for number, state in enumerate(every_state(put_back, tmp_path / "dying")):
+        files = restored(state, tmp_path / f"after-{number}")
+        load(files)
+        on_rows = [row.id for row in answers(files) if row.metadata.usage is not None]
+        counted = Counter([*on_rows, *(entry.message_id for entry in files.read_usage())])
+        assert set(counted.values()) <= {1}
+    assert counted == {"a1": 1, "a2": 1}
