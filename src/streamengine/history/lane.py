@@ -73,6 +73,11 @@ class _Job(Generic[T]):
         """On a thread."""
         try:
             result = self._context.run(self._job)
+        except StopIteration as error:
+            # No future takes it, and an error there would cost the others their results.
+            failed = RuntimeError("a job raised StopIteration")
+            failed.__cause__ = error
+            self._post.send(_settling(self.outcome, self.outcome.set_exception, failed))
         except BaseException as error:  # noqa: BLE001 - handed to who waits for the job
             self._post.send(_settling(self.outcome, self.outcome.set_exception, error))
         else:
@@ -100,9 +105,11 @@ class Crew:
 
     def post_of(self, loop: asyncio.AbstractEventLoop) -> _Post:
         """Of the loop that is running: the one of before, unless that was another one."""
-        if self._post is None or self._post.loop is not loop:
-            self._post = _Post(loop)
-        return self._post
+        # Read once: a loop on another thread may put its own there between any two steps.
+        post = self._post
+        if post is None or post.loop is not loop:
+            post = self._post = _Post(loop)
+        return post
 
     def take_up(self, lane: Lane) -> None:
         """See to it that somebody works on this lane. Called with the lock; raises RuntimeError,

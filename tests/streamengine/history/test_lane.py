@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 import threading
+from collections.abc import Callable
 from functools import partial
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from streamengine.history.lane import Lane
+from streamengine.history.lane import Crew, Lane
 
 from .kit import BOUND_SECONDS
 
@@ -38,6 +42,48 @@ async def test_what_a_job_raises_comes_back() -> None:
 
     assert caught.value is error
     assert await lane.run(lambda: "next") == "next"
+
+
+async def test_a_job_that_raises_what_no_future_takes_holds_up_nobodys_result() -> None:
+    def stop() -> None:
+        raise StopIteration("no more")
+
+    lane = Lane()
+    jobs = [lane.run(job) for job in (stop, lambda: "next")]
+    both = asyncio.gather(*jobs, return_exceptions=True)
+    failed, result = await asyncio.wait_for(both, BOUND_SECONDS)
+
+    assert isinstance(failed, RuntimeError)
+    assert isinstance(failed.__cause__, StopIteration)
+    assert result == "next"
+
+
+def test_each_of_two_loops_gets_its_own_results_however_their_threads_interleave() -> None:
+    """The other loop asks between any two steps of this one."""
+    crew, others = Crew(), list[object]()
+    loop, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+
+    def step(frame: FrameType, _event: str, _arg: object) -> Callable[..., Any] | None:
+        if frame.f_code is not Crew.post_of.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        sys.settrace(None)
+        others.append(crew.post_of(other).loop)
+        sys.settrace(step)
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        mine = crew.post_of(loop).loop
+    finally:
+        sys.settrace(before)
+        loop.close()
+        other.close()
+
+    assert len(others) > 5
+    assert set(others) == {other}
+    assert mine is loop
 
 
 async def test_jobs_of_one_lane_never_overlap() -> None:
