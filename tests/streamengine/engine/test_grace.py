@@ -1,0 +1,54 @@
+"""The wait for what a stop has begun: bounded by its grace, and by nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import fibers as fb
+from fibers.testing import TestClock
+from streamengine.abandoned import ended_within
+
+GRACE_SECONDS = 5.0
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_the_end_of_the_loop_neither_cuts_a_grace_nor_takes_its_bound(*, hangs: bool) -> None:
+    """A stop would go on, and tell of the end, before its row is on disk."""
+    done, told = list[str](), list[tuple[list[str], bool]]()
+
+    async def end_a_loop() -> None:
+        clock, at_work, go_on = TestClock(), asyncio.Event(), asyncio.Event()
+
+        @fb.effect
+        async def work() -> None:
+            at_work.set()
+            await go_on.wait()
+            done.append("work")
+
+        @fb.effect
+        async def wait() -> None:
+            fiber = fb.run_fork(work().uninterruptible())
+            exit_ = await ended_within(fiber, clock, GRACE_SECONDS)
+            told.append((list(done), exit_ is not None))
+
+        async def cancelled_with_the_rest() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                if hangs:
+                    await clock.adjust(GRACE_SECONDS)
+                go_on.set()
+
+        fb.run_fork(wait().uninterruptible())
+        task = asyncio.create_task(cancelled_with_the_rest())
+        await at_work.wait()
+        assert not task.done()
+
+    asyncio.run(end_a_loop())
+
+    assert told == [([], False) if hangs else (["work"], True)]
+    assert done == ["work"]
