@@ -131,6 +131,26 @@ async def test_a_second_user_is_refused_by_name_until_the_first_is_gone(
     await fb.scoped(SqlHistory.open(database.url))
 
 
+@pytest.mark.spec("P13")
+async def test_a_link_to_a_database_is_no_way_to_a_second_user_of_it(tmp_path: Path) -> None:
+    """Two would give the same sequences."""
+    (tmp_path / "link.db").symlink_to(tmp_path / "history.db")
+    scope = fb.Scope()
+    await scope.provide(SqlHistory.open(f"sqlite:///{tmp_path}/history.db"))
+
+    with pytest.raises(StateDirLocked):
+        await fb.scoped(SqlHistory.open(f"sqlite:///{tmp_path}/link.db"))
+
+    await scope.close()
+
+
+@pytest.mark.parametrize("uri", ["file:history.db?uri=true", "file::memory:?uri=true"])
+async def test_a_uri_of_sqlites_own_is_refused(uri: str) -> None:
+    """It is another name of a file, which the lock beside that doesn't know, or of none."""
+    with pytest.raises(HistoryError, match="file:"):
+        SqlHistory(f"sqlite:///{uri}")
+
+
 async def test_the_lock_goes_with_a_process_that_is_killed(database: Databases) -> None:
     program = f"""
 import asyncio, os, signal
@@ -182,10 +202,13 @@ async def test_a_database_in_memory_is_refused(url: str) -> None:
         SqlHistory(url)
 
 
-async def test_an_at_sign_in_a_password_is_refused_and_none_of_it_told() -> None:
-    """What stands behind the first of two would be taken for a part of the host, and shown."""
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:sec@ret@host/db", "postgresql://my/self:secret@host/db"]
+)
+async def test_what_is_not_escaped_in_a_url_is_refused_and_none_of_it_told(url: str) -> None:
+    """A password would be taken for a part of the host, or of the database's name, and shown."""
     with pytest.raises(HistoryError) as caught:
-        SqlHistory("postgresql://me:sec@ret@host/db")
+        SqlHistory(url)
 
     assert "ret@" not in str(caught.value)
     assert "%40" in caught.value.way_out

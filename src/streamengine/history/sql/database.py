@@ -44,9 +44,9 @@ class Database:
 
     @property
     def file(self) -> Path | None:
-        """The file of an SQLite database."""
+        """The file of an SQLite database; of a link to one what it leads to."""
         name = self.url.database
-        return Path(name).absolute() if self.is_sqlite and name else None
+        return Path(os.path.realpath(name)) if self.is_sqlite and name else None
 
     @property
     def connections(self) -> int:
@@ -122,11 +122,19 @@ def _url_of(text: str) -> URL:
     if url is None or backend not in _DRIVERS:
         # The text may hold a password.
         raise _no_url("its URL is none that this version can use")
-    if "@" in (url.host or ""):
-        raise _no_url("its URL has more than one @, and one may be of a password", _ESCAPED)
-    if backend == "sqlite" and url.database in (None, "", ":memory:"):
-        raise _no_url("its URL names no file, and what is in memory is gone with the process")
+    if backend == "sqlite":
+        _check_file(url.database or ":memory:")
+    elif "@" in (url.host or "") or "@" in (url.database or ""):
+        raise _no_url("its URL has an @ where none belongs: it may be of a password", _ESCAPED)
     return url.set(drivername=_DRIVERS[backend])
+
+
+def _check_file(name: str) -> None:
+    if name == ":memory:":
+        raise _no_url("its URL names no file, and what is in memory is gone with the process")
+    if name.startswith("file:"):
+        # SQLite would take it for a URI: it may be in memory, and the lock isn't beside it.
+        raise _no_url("its URL has a file: where a path belongs")
 
 
 _ESCAPED: Final = "Write @, : and / in a user or a password as %40, %3A and %2F."
