@@ -395,6 +395,10 @@ class _DoneCallback(Observer):
     def _fiber_done(self, fiber: FiberCore) -> None:
         loop = fiber._queue.loop
         task = self.task or fiber
+        if self.task is not None:
+            # Who waits for an inner task asks it for the result, and may have no other hold on the
+            # fiber. No cycle: an ended fiber holds no inner task.
+            self.task._fiber = fiber
         if loop is None:
             self.fn(task)
         elif not loop.is_closed():

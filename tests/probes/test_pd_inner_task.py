@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
@@ -257,3 +258,30 @@ async def test_who_is_told_of_its_end_gets_the_very_task() -> None:
     await turns()
 
     assert [heard[0] is tasks[0], heard[1] is fiber] == [True, True]
+
+
+@pytest.mark.spec("PD11")
+async def test_who_waits_for_several_gets_the_results_of_fibers_that_nobody_else_keeps() -> None:
+    """asyncio.gather and asyncio.wait ask each task for its result once the last has ended."""
+    tasks, gates = list[asyncio.Task[Any]](), [new_gate(), new_gate()]
+
+    async def body(gate: asyncio.Future[Any]) -> object:
+        tasks.append(inner_task())
+        value: object = await gate
+        return value
+
+    for gate in gates:
+        fb.run_fork(Effect.promise(partial(body, gate)))
+    await turns()
+    results = asyncio.gather(*tasks)
+    waiting = asyncio.ensure_future(asyncio.wait(list(tasks)))
+    tasks.clear()
+    for value, gate in enumerate(gates):
+        await turns()
+        gate.set_result(value)
+    await turns()
+
+    assert results.done()
+    assert await results == [0, 1]
+    done, _ = await waiting
+    assert {task.result() for task in done} == {0, 1}
