@@ -855,9 +855,11 @@ def test_a_system_exit_on_the_stack_of_a_close_leaves_the_loop_too() -> None:
     async def main() -> None:
         scope = Scope("parallel")
         with hosting(scope):
-            task_of(stubborn())
+            task = task_of(stubborn())
             await turns(2)
             await scope.close()
+        # Looked at: else it is told of when it is collected, in some other test.
+        assert isinstance(task.exception(), SystemExit)
         log.append("closed")
         await asyncio.sleep(3600)
 
