@@ -18,6 +18,8 @@ import structlog
 
 import fibers as fb
 
+from ..subscribers import Subscribers
+
 INTERVAL_SECONDS: Final = 1.0
 MAX_FILES: Final = 20_000
 IGNORED_DIRECTORIES: Final = frozenset({".git", ".hg", "__pycache__", "node_modules"})
@@ -67,7 +69,7 @@ class FolderWatcher:
         self._interval_seconds = interval_seconds
         self._holders: set[object] = set()
         self._marks: Mapping[str, _Mark] | None = None
-        self._subscribers: list[Callable[[FileChange], object]] = []
+        self._subscribers = Subscribers[FileChange]("file changes")
         self._looking = asyncio.Lock()
         self._told_of_limit = False
 
@@ -78,8 +80,7 @@ class FolderWatcher:
 
     def subscribe(self, f: Callable[[FileChange], object]) -> Callable[[], None]:
         """Call ``f`` with each change; gives what ends that."""
-        self._subscribers.append(f)
-        return lambda: None if f not in self._subscribers else self._subscribers.remove(f)
+        return self._subscribers.subscribe(f)
 
     @fb.effect
     async def run(self) -> None:
@@ -101,7 +102,7 @@ class FolderWatcher:
         if before is not None:
             by = self._author()
             for change in _changes(before, found, by):
-                self._tell(change)
+                self._subscribers.tell(change)
 
     def _hold(self, holder: object) -> None:
         self._holders.add(holder)
@@ -114,13 +115,6 @@ class FolderWatcher:
             # Without a first look there is nothing to compare with, and nobody to tell.
             if not self._holders and self._marks is not None:
                 await self.refresh()
-
-    def _tell(self, change: FileChange) -> None:
-        for f in tuple(self._subscribers):
-            try:
-                f(change)
-            except Exception as error:  # noqa: BLE001  # a subscriber's failure is its own
-                _log.warning("a subscriber of file changes failed", error=repr(error))
 
     def _scan(self) -> dict[str, _Mark]:
         found: dict[str, _Mark] = {}

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import structlog
-
 from ..open_turn import TurnEnd
+from ..subscribers import Subscribers
 from .hold import Hold, Holder
-
-_log = structlog.get_logger("turns.holds.warnings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +29,14 @@ class UndoWarnings:
     def __init__(self) -> None:
         self.pending: dict[str, dict[str, None]] = {}
         """Names of tools by turn, in the order of their first use."""
-        self._subscribers: list[Callable[[UndoWarning], object]] = []
+        self._subscribers = Subscribers[UndoWarning]("warnings")
 
     def subscribe(self, f: Callable[[UndoWarning], object]) -> Callable[[], None]:
         """Call ``f`` with each warning; gives what ends that."""
-        self._subscribers.append(f)
-        return lambda: None if f not in self._subscribers else self._subscribers.remove(f)
+        return self._subscribers.subscribe(f)
 
     def _tell(self, warning: UndoWarning) -> None:
-        for f in tuple(self._subscribers):
-            try:
-                f(warning)
-            except Exception as error:  # noqa: BLE001  # a subscriber's failure is its own
-                _log.warning("a subscriber of warnings failed", error=repr(error))
+        self._subscribers.tell(warning)
 
 
 @final
