@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar, final
 
@@ -18,17 +19,24 @@ class Subscribers(Generic[T]):
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._subscribers: list[Callable[[T], object]] = []
+        # By a key of its own each: the same function may come twice, and go once.
+        self._subscribers: dict[object, Callable[[T], object]] = {}
 
     def subscribe(self, f: Callable[[T], object]) -> Callable[[], None]:
         """Call ``f`` from now on; gives what ends that."""
-        self._subscribers.append(f)
-        return lambda: None if f not in self._subscribers else self._subscribers.remove(f)
+        key = object()
+        self._subscribers[key] = f
+
+        def stop() -> None:
+            self._subscribers.pop(key, None)
+
+        return stop
 
     def tell(self, value: T) -> None:
         """Call them all. Never raises: a failure of one is logged."""
-        for f in tuple(self._subscribers):
+        for f in tuple(self._subscribers.values()):
             try:
                 f(value)
-            except Exception as error:  # noqa: BLE001  # a subscriber's failure is its own
+            # CancelledError too: it would pass for an interrupt of whoever tells.
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # its own
                 _log.warning(f"a subscriber of {self._what} failed", error=repr(error))

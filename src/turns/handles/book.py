@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
 from typing import final
-
-import structlog
 
 import fibers as fb
 from fibers import Effect
@@ -15,9 +12,8 @@ from streamengine.locks import WorkspaceLocks
 
 from ..model.errors import TurnError
 from ..model.record import TurnRecord
+from ..subscribers import Subscribers
 from .store import TurnStore
-
-_log = structlog.get_logger("turns.handles.book")
 
 
 @final
@@ -29,7 +25,7 @@ class Book:
         self._records: dict[str, TurnRecord] = {}
         # Those that have not settled: questions about what runs look at nothing else.
         self._unsettled: dict[str, None] = {}
-        self._observers: dict[object, Callable[[TurnRecord], object]] = {}
+        self._observers = Subscribers[TurnRecord]("turns")
         self.locks = WorkspaceLocks()
 
     def find(self, handle_id: str) -> TurnRecord | None:
@@ -76,13 +72,7 @@ class Book:
 
     def observe(self, f: Callable[[TurnRecord], object]) -> Callable[[], None]:
         """Call ``f`` with each record that was stored from now on. Gives what stops it."""
-        key = object()
-        self._observers[key] = f
-
-        def stop() -> None:
-            self._observers.pop(key, None)
-
-        return stop
+        return self._observers.subscribe(f)
 
     # ---- changes
 
@@ -111,12 +101,7 @@ class Book:
                 self._unsettled.pop(record.handle_id, None)
             else:
                 self._unsettled[record.handle_id] = None
-            for f in list(self._observers.values()):
-                try:
-                    f(record)
-                # CancelledError too: it would pass for an interrupt of whoever puts.
-                except (Exception, asyncio.CancelledError):  # noqa: BLE001  # reaches nobody else
-                    _log.exception("an observer of turns raised", handleId=record.handle_id)
+            self._observers.tell(record)
 
     def change(
         self, handle_id: str, f: Callable[[TurnRecord], TurnRecord | None]
