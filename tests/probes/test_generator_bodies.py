@@ -15,6 +15,7 @@ import pytest
 import fibers as fb
 from fibers import Die, Effect, EffectGen, Fail, Interrupt
 from fibers.testing import TestClock
+from tests.memory import traced
 from tests.probes.kit_f import (
     Boom,
     cause_of,
@@ -577,15 +578,12 @@ async def test_a_long_loop_in_a_generator_is_flat() -> None:
         return total
 
     await loop(1000)
-    tracemalloc.start()
-    try:
+    with traced():
         await loop(1_000)
         few = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
         assert await loop(100_000) == 50_000
         many = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
     assert many < few + 20_000
 

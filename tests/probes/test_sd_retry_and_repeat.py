@@ -11,6 +11,7 @@ import pytest
 import fibers as fb
 from fibers import Cause, Die, Effect, Fail, Failure, Interrupt, Schedule, Success
 from fibers.testing import TestClock
+from tests.memory import traced
 from tests.probes.kit_s import Boom, Runs, ms, times_of
 
 # ---- SD1, SD5: repeat
@@ -421,12 +422,9 @@ async def test_100_000_rounds_are_flat(clock: TestClock, rt: fb.Runtime) -> None
 
     async def peak_of(rounds: int) -> int:
         limited = schedule.up_to(rounds)
-        tracemalloc.start()
-        try:
+        with traced():
             assert await rt.run(run().repeat(limited)) == 0.0
             return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
 
     await peak_of(100)
     few = await peak_of(1_000)
@@ -445,15 +443,12 @@ async def test_100_000_retries_are_flat(rt: fb.Runtime) -> None:
     async def run() -> None:
         raise boom
 
-    tracemalloc.start()
-    try:
+    with traced():
         await rt.run(run().retry(times=500).ignore())
         few = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
         await rt.run(run().retry(times=5_000).ignore())
         many = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
     await rt.run(run().retry(times=100_000).ignore())
 
     assert many < few + 20_000

@@ -17,6 +17,7 @@ import pytest
 
 import fibers as fb
 from fibers import Die, Effect, Interrupt, Scope, Success
+from tests.memory import traced
 from tests.probes.kit_hosting import fiber_of, hosted_run, hosting, task_of, turns
 
 if TYPE_CHECKING:
@@ -1002,10 +1003,7 @@ async def test_ended_tasks_leave_nothing_behind() -> None:
         with hosting(scope):
             await task_of(body())
             await fails_and_is_heard()
-            gc.collect()
-            gc.disable()
-            try:
-                tracemalloc.start()
+            with traced():
                 for _ in range(200):
                     await task_of(body())
                     await fails_and_is_heard()
@@ -1014,9 +1012,6 @@ async def test_ended_tasks_leave_nothing_behind() -> None:
                     await task_of(body())
                     await fails_and_is_heard()
                 after, _ = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-                gc.enable()
             assert scope.state == "empty"
 
     # asyncio's own set of tasks keeps some of the references that it has dropped.

@@ -9,6 +9,7 @@ import pytest
 
 import fibers as fb
 from fibers import Effect, Scope
+from tests.memory import traced
 
 
 @pytest.mark.slow
@@ -24,15 +25,11 @@ async def test_a_hundred_thousand_forks_in_one_open_scope_leave_memory_flat() ->
             await (await work.fork_in(scope, start_immediately=True))
 
     await forks(1_000)
-    gc.collect()
-    tracemalloc.start()
-    try:
+    with traced():
         before, _ = tracemalloc.get_traced_memory()
         await forks(100_000)
         gc.collect()
         after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
 
     assert after - before < 1_000_000
     assert scope.finalizer_count == 0

@@ -55,7 +55,8 @@ class SilenceBackstop:
                 self._news.clear()
                 await self._news.wait()
                 continue
-            left_seconds = self._heard_at_seconds + self._silence_seconds - self._clock.now()
-            if left_seconds <= 0:
+            heard_at_seconds = self._heard_at_seconds
+            await self._clock.sleep(heard_at_seconds + self._silence_seconds - self._clock.now())
+            # Not whether the clock has come to the sum: the two may differ by a rounding.
+            if not self._was_excused and heard_at_seconds == self._heard_at_seconds:
                 return
-            await self._clock.sleep(left_seconds)

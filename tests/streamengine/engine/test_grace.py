@@ -52,3 +52,22 @@ def test_the_end_of_the_loop_neither_cuts_a_grace_nor_takes_its_bound(*, hangs: 
 
     assert told == [([], False) if hangs else (["work"], True)]
     assert done == ["work"]
+
+
+@pytest.mark.parametrize(("ms", "grace_seconds"), [(137, 5.0), (262, 5.0), (264, 0.3), (0, 5.0)])
+async def test_the_rounding_of_a_clock_makes_no_grace_endless(
+    ms: int, grace_seconds: float
+) -> None:
+    """A test's clock stands still: a wait for a part of a nanosecond would be tried for ever."""
+    clock = TestClock()
+    await clock.adjust(ms / 1000)
+    hanging = fb.run_fork(fb.Effect.never())
+    waiting = asyncio.ensure_future(ended_within(hanging, clock, grace_seconds))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    await clock.adjust(grace_seconds)
+
+    assert waiting.done()
+    assert await waiting is None
+    hanging.interrupt_unsafe()

@@ -542,6 +542,25 @@ async def test_a_heartbeat_an_interval_in_no_real_time(source: Source) -> None:
 
 
 @pytest.mark.spec("W3")
+@pytest.mark.parametrize("start_ms", [0, 2, 4])
+async def test_the_rounding_of_a_clock_makes_no_heartbeat_late(
+    source: Source, start_ms: int
+) -> None:
+    clock = TestClock()
+    await clock.adjust(start_ms / 1000)
+    runtime = Runtime(clock=clock)
+    values = await opened(source, runtime, heartbeat=lambda: "beat", heartbeat_seconds=0.1)
+    got = list[str]()
+    for _ in range(5):
+        await runtime.run(clock.adjust(0.1))
+        got.append(await asyncio.wait_for(anext(values), 1))
+
+    assert got == ["beat"] * 5
+    await values.aclose()
+    await runtime.dispose()
+
+
+@pytest.mark.spec("W3")
 async def test_heartbeats_that_nobody_read_are_told_after_the_values(source: Source) -> None:
     clock = TestClock()
     runtime = Runtime(clock=clock)

@@ -600,6 +600,7 @@ async def test_a_record_is_there_while_the_agent_lives_and_goes_with_it(agents: 
 async def test_agents_leave_neither_fibers_nor_zombies(bench: Bench) -> None:
     warm = Agents(bench)
     await warm.bring_about(bench.open("t0"), "torn-down")
+    others = set(psutil.Process().children(recursive=True))  # of other tests
     with assert_no_leaks("fibers", "scopes", "tasks"):
         for end in ("died", "completed", "torn-down"):
             agents = Agents(bench)
@@ -607,4 +608,4 @@ async def test_agents_leave_neither_fibers_nor_zombies(bench: Bench) -> None:
             await agents.pump(agents.hub.teardown())
         del agents
 
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= others

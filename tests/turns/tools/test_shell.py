@@ -147,10 +147,11 @@ async def test_what_a_command_leaves_in_the_background_ends_with_it(live_tools: 
 @pytest.mark.spec("R29")
 async def test_twenty_commands_leave_no_defunct_children(live_tools: Toolbench) -> None:
     turn = live_tools.bench.open()
+    others = set(psutil.Process().children(recursive=True))  # of other tests
 
     await live_tools.outputs(turn, "shell", *[{"command": "true & false"}] * 20)
 
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= others
 
 
 def running_in(tools: Toolbench) -> list[Any]:
