@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 
 @contextmanager
-def traced() -> Iterator[None]:
+def traced() -> Generator[None]:
     """Trace allocations, without the collector: the garbage of other tests would tell of itself
     meanwhile, and a cycle of the code's own shows as growth.
     """

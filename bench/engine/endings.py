@@ -25,6 +25,8 @@ _INTERVALS_SECONDS: Final[Mapping[int, float]] = {100: 0.02, 1_000: 2.0}
 a process carries: they would measure that, and not the close."""
 _ROUNDS: Final = 3
 _BARS_MS: Final[Mapping[int, float]] = {100: 500, 1_000: 2_000}
+_LONG_SECONDS: Final = 60.0
+"""The bound of a close that is to be measured to its end."""
 _CUT_STREAMS: Final = 100
 _CUT_SECONDS: Final = 0.05
 _FSYNCS: Final = 100
@@ -73,7 +75,7 @@ async def _closed(streams: int) -> tuple[float, float]:
         folder = Path(name)
         scope, told = await _flowing(folder, streams)
         cpu, began = time.process_time(), time.perf_counter()
-        await scope.close()
+        await close_bounded(scope, _LONG_SECONDS)
         wall_ms = (time.perf_counter() - began) * 1000
         cpu_ms = (time.process_time() - cpu) * 1000
         if told.aborts != streams:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from returns.maybe import Nothing
 from returns.result import Failure
 
+from fibers.app import collector
 from fibers.app.budget import SCOPE_CLOSE_TIMEOUT_SECONDS
 from fibers.dump import describe, known_scopes
 from fibers.duration import Duration, checked_seconds, text_of
@@ -50,6 +51,9 @@ async def close_bounded(scope: Scope, timeout: Duration = SCOPE_CLOSE_TIMEOUT_SE
 
     True: closed in time, or closed before. False: the wait was given up, with one warning that
     names each fiber still alive; the finalizers go on. Never raises for what they do.
+
+    Meanwhile the garbage collector makes no pass by itself: a close makes much that is new, and
+    each pass would look at all that is alive to find hardly anything.
     """
     seconds = checked_seconds(timeout, "a close's bound")
     name = scope.name or type(scope).__name__
@@ -57,9 +61,10 @@ async def close_bounded(scope: Scope, timeout: Duration = SCOPE_CLOSE_TIMEOUT_SE
         log.info("[shutdown] %s closed {ms: 0, before}", name)
         return True
     started = time.perf_counter()
-    # Detached: the bound abandons the wait, never the finalizer.
-    closing = run_fork(scope.close())
-    outcome = await closing.exit().timeout_option(seconds)
+    with collector.paused():
+        # Detached: the bound abandons the wait, never the finalizer.
+        closing = run_fork(scope.close())
+        outcome = await closing.exit().timeout_option(seconds)
     ms = (time.perf_counter() - started) * 1000
     if outcome == Nothing:
         log.warning(
