@@ -226,7 +226,9 @@ class StreamEngine(Occupant):
         elif terminal.status == "failed":
             # The provider may not be at its end; some listen to their signal only.
             stream.controller.abort("the stream failed")
-        await self._supervision.end_resources(stream.scope, stream.workspace_id, stream.message_id)
+        await self._supervision.end_resources(
+            stream.scope, stream.workspace_id, stream.message_id, at_work=lambda: stream.at_work
+        )
         if terminal is not None and terminal.status != "aborted":
             release_it = release(self._history, stream.workspace_id, stream.message_id)
             await Grace(self._abandoned, stream).wait("end of the reservation", release_it)

@@ -365,8 +365,7 @@ class Pump:
         # Started at once, so that it closes the provider's iterator whatever comes next.
         feeding = feed(parts, self._handoff, stream)
         feeder = await feeding.fork_in(stream.work, start_immediately=True)
-        feeder.set_name(f"provider of {stream.workspace_id}/{stream.message_id}")
-        feeder.ignore_failure()  # what the provider raises is the pump's to tell
+        stream.put_to_work(feeder, "provider")
         while True:
             part = await self._handoff.take()
             # First of all: nothing is recorded or told after the abort (E10).
@@ -382,7 +381,10 @@ class Pump:
 
     async def _close_unread(self) -> None:
         closing = close_parts(self._parts, self._stream)
-        await closing.fork_in(self._stream.work, start_immediately=True, uninterruptible=True)
+        fiber = await closing.fork_in(
+            self._stream.work, start_immediately=True, uninterruptible=True
+        )
+        self._stream.put_to_work(fiber, "provider")
 
     def _handle_at_once(self, part: ProviderPart | UnknownPart) -> bool:
         """Handle what waits for nothing; False for everything else, and after the abort (E10)."""

@@ -181,7 +181,9 @@ class Starting:
         finally:
             if start.stream is None:
                 unlink()
-                await self._supervision.end_resources(start.scope, workspace_id, start.message_id)
+                await self._supervision.end_resources(
+                    start.scope, workspace_id, start.message_id, at_work=lambda: ("start",)
+                )
             else:
                 start.stream.on_settled(unlink)
             self._end(workspace_id, start)
@@ -288,8 +290,7 @@ class Starting:
         if stream.stop is not None:
             return None
         fiber = await work.fork_in(stream.work)
-        fiber.set_name(f"{name} of {stream.workspace_id}/{stream.message_id}")
-        fiber.ignore_failure()
+        stream.put_to_work(fiber, name)
         await fb.race_first(fiber.exit(), stream.completing.wait())
         return fiber.poll()
 

@@ -135,6 +135,7 @@ class Stream:
         self.told = False
         self.writer: PartialWriter | None = None
         self.transcript: Transcript | None = None
+        self._at_work: dict[Fiber[Any, Any], str] = {}
         self.start_time_ms = time.time_ns() // 1_000_000
         self._started = time.perf_counter()
         self._last_timestamp_ms = 0
@@ -147,6 +148,24 @@ class Stream:
     @property
     def is_streaming(self) -> bool:
         return self.state in (StreamState.STARTING, StreamState.STREAMING)
+
+    def put_to_work(self, fiber: Fiber[Any, Any], what: str) -> None:
+        """``fiber`` works for the stream until its end, as ``what``: the name by which it is told
+        where that comes too late. Its failure is told by the pump.
+        """
+        fiber.set_name(f"{what} of {self.workspace_id}/{self.message_id}")
+        fiber.ignore_failure()
+        self._at_work[fiber] = what
+
+        def ended(_exit: object) -> None:
+            del self._at_work[fiber]
+
+        fiber.add_observer(ended)
+
+    @property
+    def at_work(self) -> tuple[str, ...]:
+        """Names of what works for the stream now."""
+        return tuple(dict.fromkeys(self._at_work.values()))
 
     def on_settled(self, f: Callable[[], None]) -> None:
         """Call ``f`` when the completion is settled."""

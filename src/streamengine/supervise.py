@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import structlog
@@ -92,12 +92,20 @@ class Supervision:
         guard = over.on_interrupt(lambda _ids: fb.Effect.sync(abort).flat_map(lambda _: over))
         self.scope.fork(guard, start_immediately=True).set_name(name)
 
-    # ---- providers that don't stop
+    # ---- what doesn't stop
 
     @fb.effect
-    async def end_resources(self, scope: Scope, workspace_id: str, message_id: str) -> None:
-        """Close a stream's own scope. A provider that doesn't end within the grace is abandoned:
-        named in the dump, warned of once, and nobody but the app scope's close waits for it.
+    async def end_resources(
+        self,
+        scope: Scope,
+        workspace_id: str,
+        message_id: str,
+        *,
+        at_work: Callable[[], Sequence[str]],
+    ) -> None:
+        """Close a stream's own scope. A provider or a tool that doesn't end within the grace is
+        abandoned: named in the dump, warned of once, and nobody but the app scope's close waits
+        for it. ``at_work``: what that may be.
         """
         closing = fb.run_fork(scope.close(reason="stream ended"))
         exit_ = await ended_within(closing, await fb.ClockTag, PROVIDER_GRACE_SECONDS)
@@ -110,9 +118,10 @@ class Supervision:
                     error=str(exit_.failure().squash()),
                 )
             return
-        self._abandoned.add(closing, f"abandoned provider of {workspace_id}/{message_id}")
+        who = " and ".join(at_work()) or "a resource"
+        self._abandoned.add(closing, f"abandoned {who} of {workspace_id}/{message_id}")
         _log.warning(
-            "provider ignores its abort: abandoned, it is still named in the dump",
+            f"{who} ignores the abort: abandoned, it is still named in the dump",
             workspaceId=workspace_id,
             messageId=message_id,
             graceMs=round(PROVIDER_GRACE_SECONDS * 1000),

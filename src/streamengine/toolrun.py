@@ -78,8 +78,7 @@ class ToolRun:
         signal = stream.controller.signal
         work = self._toolbox.run(call.part.tool_name, use, signal, call.part.input)
         fiber = await stream.leases.provide(work).fork_in(stream.work)
-        fiber.set_name(f"tool {call.part.tool_name} of {stream.workspace_id}/{stream.message_id}")
-        fiber.ignore_failure()
+        stream.put_to_work(fiber, f"tool {call.part.tool_name}")
         fiber.add_observer(lambda exit_: self._end(call, exit_))
 
     def _end(self, call: OpenCall, exit_: fb.Exit[Any, Any]) -> None:

@@ -84,8 +84,7 @@ async def late_usage(stream: Stream, promise: LateUsage) -> Usage | None:
     """
     # In a fiber of the stream: a promise that ignores its interrupt is the scope's to abandon.
     asking = await fb.Effect.promise(promise.final_usage).fork_in(stream.work)
-    asking.set_name(f"late usage of {stream.workspace_id}/{stream.message_id}")
-    asking.ignore_failure()
+    stream.put_to_work(asking, "late usage")
     bound = stream.clock.sleep(LATE_USAGE_SECONDS)
     await fb.race_all_first([asking.exit(), bound, stream.controller.signal.wait()])
     exit_ = asking.poll()

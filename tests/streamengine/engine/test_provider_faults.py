@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 import fibers as fb
+from fibers import AbortSignal
 from fibers.app import AppScope, close_bounded
 from streamengine.model import ErrorPart
 
 from .conftest import MakeDesk
-from .kit import FINISH, GRACE_SECONDS, WHOLE, Call, Given, Parts, Wedged, text
+from .kit import FINISH, GRACE_SECONDS, WHOLE, Call, Given, Hand, Parts, Wedged, calls, text
 
 pytestmark = pytest.mark.lifecycle
 
@@ -222,6 +224,32 @@ async def test_an_abandoned_provider_is_named_and_warned_of_once(desk: MakeDesk)
     await d.idle()
     assert d.engine.describe()["abandoned"] == []
     assert d.tape.said == "half"
+
+
+@pytest.mark.spec("BT5")
+async def test_an_abandoned_tool_is_not_taken_for_the_provider(desk: MakeDesk) -> None:
+    let_go = asyncio.Event()
+
+    async def deaf(_given: dict[str, Any], _signal: AbortSignal) -> object:
+        with fb.uninterruptible():
+            await let_go.wait()
+        return None
+
+    d = desk(calls("deaf"), tools=[Hand("deaf", deaf)])
+    handle = await d.start()
+    await d.idle()
+
+    with capture_logs() as logs:
+        stopping = d.rt.run_fork(d.stopping("user"))
+        await d.pass_time(GRACE_SECONDS)
+        await stopping
+
+    assert d.abandoned == [f"abandoned tool deaf of w1/{handle.message_id}"]
+    (warning,) = [log for log in logs if log["log_level"] == "warning"]
+    assert warning["event"].startswith("tool deaf ignores the abort")
+    let_go.set()
+    await d.idle()
+    assert d.abandoned == []
 
 
 @pytest.mark.spec("BT5")
