@@ -29,7 +29,7 @@ async def record_usage(
 @fb.effect(raises=HistoryError)
 async def note_end(history: HistoryStore, workspace_id: str, end: LastEnd) -> None:
     """Remember how the last answer ended that is no whole row; the rest of the note stays."""
-    await history.update_note(workspace_id, lambda note: note.with_fields(last_end=end))
+    await history.update_note(workspace_id, lambda note: note.ended(end))
 
 
 @fb.effect(raises=HistoryError)

@@ -419,7 +419,7 @@ class WorkspaceFiles:
             if partial is not None and partial.message_id == row.id:
                 self._partial.remove(directory, durable=False)  # as after a commit
             if result.row is None:
-                self._write_note(directory, self._read_note(directory).with_fields(last_end=end))
+                self._write_note(directory, self._read_note(directory).ended(end))
             self._reserved.pop(row.id, None)
             return result
 

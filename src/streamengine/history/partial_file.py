@@ -80,7 +80,9 @@ class PartialFile:
         return PartialRead(row, warning)
 
     def write(self, directory: OpenDirectory, row: AssistantRow, *, durable: bool) -> None:
-        """Begin the partial anew with this row. Another message's is moved aside, with its log."""
+        """Begin the partial anew with this row. Another message's is moved aside, with its log; one
+        of a later message stays. Raises HistoryError ("stale_sequence").
+        """
         row = with_metadata(row, partial=True)
         try:
             data = row.to_json(indent_spaces=2).encode()
@@ -89,6 +91,7 @@ class PartialFile:
             raise self._rules.not_json(place, row.id, error) from error
         note = self.note(directory)
         if note is not None and note.message_id != row.id:
+            self._rules.check_not_overtaken(row, note.message_id, note.sequence)
             self._set_aside(directory, f"was in the way of the partial of message {row.id}")
             note = None
         digest = partial_log.digest_of(data)

@@ -31,6 +31,12 @@ def lies_behind(row: Row, sequence: int) -> bool:
     return own is not None and own > sequence
 
 
+def is_before(row: Row, sequence: int) -> bool:
+    """Whether the row's sequence is smaller. One without a sequence is nowhere (P10)."""
+    own = row.metadata.history_sequence
+    return own is not None and own < sequence
+
+
 def with_metadata(row: AnyRow, **changes: object) -> AnyRow:
     """The row with these fields of its metadata changed."""
     return row.model_copy(update={"metadata": row.metadata.model_copy(update=changes)})
@@ -124,6 +130,25 @@ class Rules:
                 "Look for the row that has it; it is most likely damaged.",
             )
         return sequence
+
+    def check_not_overtaken(self, row: Row, kept_id: str | None, kept_sequence: int | None) -> None:
+        """A partial takes the place of one that was left there, never that of a later message: an
+        answer whose store hung must not put aside what runs now.
+
+        Raises HistoryError ("stale_sequence").
+        """
+        if (
+            kept_id not in (None, row.id)
+            and kept_sequence is not None
+            and is_before(row, kept_sequence)
+        ):
+            raise HistoryError(
+                "stale_sequence",
+                self.partial_at,
+                f"the partial of message {row.id} comes late: that of the later message {kept_id} "
+                "is kept there",
+                "Conclude the message instead, which needs no partial.",
+            )
 
     # ---- what is said
 

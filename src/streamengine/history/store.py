@@ -88,7 +88,10 @@ class HistoryStore(Protocol):
     def write_partial(
         self, workspace_id: str, row: AssistantRow, *, durable: bool = False
     ) -> Effect[None, HistoryError]:
-        """Keep what the running stream has said so far, in place of what was kept before."""
+        """Keep what the running stream has said so far, in place of what was kept before.
+
+        Fails with "stale_sequence" where that is of a later message: this one comes too late.
+        """
         ...
 
     def append_partial(
@@ -129,7 +132,7 @@ class HistoryStore(Protocol):
         await self.write_partial(workspace_id, row)
         result = await self.commit_partial(workspace_id, row.id)
         if result.row is None:
-            await self.update_note(workspace_id, lambda note: note.with_fields(last_end=end))
+            await self.update_note(workspace_id, lambda note: note.ended(end))
         await self.release(workspace_id, row.id)
         return result
 

@@ -39,6 +39,15 @@ class WorkspaceNote(CamelModel):
         """The note with these fields changed; the rest of it stays."""
         return self.model_copy(update=changes)
 
+    def ended(self, end: LastEnd) -> WorkspaceNote:
+        """The note with how an answer ended. One to a later question stays: what is told of this
+        one comes late, from a store that hung.
+        """
+        known = self.last_end
+        if known is not None and (known.after_sequence or 0) > (end.after_sequence or 0):
+            return self
+        return self.with_fields(last_end=end)
+
     def truncated(self, last: int) -> WorkspaceNote:
         """The note of a conversation whose rows behind the sequence ``last`` are gone: what it says
         of the answer to one of them would be taken for that to another with the same sequence.

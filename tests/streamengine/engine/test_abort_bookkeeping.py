@@ -15,9 +15,11 @@ from streamengine.model import StreamAbortEvent, ToolCall
 
 from .conftest import MakeDesk
 from .kit import (
+    FINISH,
     TEXT_END,
     WHOLE,
     WORKSPACE,
+    Answer,
     Desk,
     Line,
     Method,
@@ -42,9 +44,9 @@ STEPS: list[Method] = [
 ]
 
 
-async def _speaking(make: MakeDesk, line: Line) -> Desk:
+async def _speaking(make: MakeDesk, line: Line, after: Answer = WHOLE) -> Desk:
     """A stream that has said something, used something, and has an open tool call."""
-    d = make(line, WHOLE)
+    d = make(line, after)
     await d.start()
     line.give(text("half"), tokens(7), ToolCall(tool_call_id="c", tool_name="t"))
     await d.idle()
@@ -176,6 +178,37 @@ async def test_a_store_that_hangs_holds_up_a_stop_for_its_grace_at_most(
     await d.idle()
     assert d.abandoned == []
     assert d.disk.answers() == ["half"]
+
+
+@pytest.mark.spec("P2", "R23")
+async def test_what_a_hung_stop_writes_late_leaves_the_answer_that_runs_meanwhile(
+    desk: MakeDesk,
+) -> None:
+    first, second = Line(), Line()
+    d = await _speaking(desk, first, second)
+    gate = d.history.hold("commit_partial")
+    stopping = d.rt.run_fork(d.stopping())
+    await d.pass_time(STORE_GRACE_SECONDS)
+    await d.pass_time(0.1)
+    assert stopping.poll() is not None
+    running = await d.start("next")
+    second.give(text("what runs now"))
+    await d.idle()
+
+    d.history.fail("commit_partial")  # so each step is tried alone, the partial too
+    gate.go.set()
+    await d.pass_time(1)
+
+    kept = d.disk.partial()
+    assert kept is not None
+    assert (kept["id"], kept["parts"][0]["text"]) == (running.message_id, "what runs now")
+    assert list(d.disk.directory().glob("*corrupt*")) == []
+    assert d.abandoned == []
+    d.history.mend()
+    second.give(FINISH)
+    second.end()
+    assert (await d.done(running)).status == "completed"
+    assert d.disk.answers() == ["half", "what runs now"]
 
 
 @pytest.mark.spec("R23", "E1")

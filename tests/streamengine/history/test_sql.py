@@ -18,6 +18,7 @@ import pytest
 import fibers as fb
 from streamengine.history import StateDirLocked
 from streamengine.model import HistoryError, TextPart
+from streamengine.model.note import LastEnd
 
 from .backends import WORKSPACE, Databases, Kind
 from .backends import backend as make_backend
@@ -393,3 +394,36 @@ async def test_idle_workspaces_are_forgotten_one_with_a_reservation_is_not(
     assert len(history._workspaces) <= 4
     assert await history.reserve("live", "a2") == 1
     assert (await history.append_user("w0", user("u2"))).row.metadata.history_sequence == 1
+
+
+@pytest.mark.parametrize("end", ["conclude", "finalize", "commit", "delete", "truncate"])
+async def test_a_workspace_is_idle_again_after_an_answer_of_which_an_addition_failed(
+    database: Databases, end: str
+) -> None:
+    """One that never is would be remembered for as long as the process lives."""
+    history = await database.history()
+    assert isinstance(history, SqlHistory)
+    sequence = await history.reserve(WORKSPACE, "a1")
+    row = assistant("a1", "one", historySequence=sequence)
+    await history.write_partial(WORKSPACE, row)
+    addition = history.append_partial(WORKSPACE, "a1", (TextPart(text=" two"),))
+    with database.failing("partial"), pytest.raises(HistoryError):
+        await addition
+    workspace = history._workspaces.get(WORKSPACE)
+    assert not workspace.is_idle
+    for _ in range(2):  # it may stand there already: whoever adds it has to write it anew
+        with pytest.raises(HistoryError) as refused:
+            await addition
+        assert refused.value.kind == "not_found"
+
+    ends: dict[str, fb.Effect[Any, HistoryError]] = {
+        "conclude": history.conclude(WORKSPACE, row, LastEnd(message_id="a1")),
+        "finalize": history.finalize(WORKSPACE, row),
+        "commit": history.commit_partial(WORKSPACE),
+        "delete": history.delete_partial(WORKSPACE, "a1"),
+        "truncate": history.truncate(WORKSPACE, None),
+    }
+    await ends[end]
+    await history.release(WORKSPACE, "a1")
+
+    assert workspace.is_idle

@@ -47,13 +47,24 @@ class _Workspace:
         self.turn = asyncio.Lock()
         self.tail: tuple[str, Tail] | None = None
         """The message whose partial is kept, and what its log ends with."""
-        self.is_doubtful = False
-        """Whether an addition failed: its commit may have arrived all the same."""
+        self.doubtful: str | None = None
+        """The message of which an addition failed: its commit may have arrived all the same."""
+
+    def ended(self, message_id: str) -> None:
+        """Nothing is added to the partial of this message any more."""
+        if self.tail is not None and self.tail[0] == message_id:
+            self.tail = None
+        if self.doubtful == message_id:
+            self.doubtful = None
+
+    def partial_is_gone(self) -> None:
+        """Nothing is added to the partial that was kept, whosever it was."""
+        self.tail = self.doubtful = None
 
     @property
     def is_idle(self) -> bool:
         """Whether all that is known of it is in the database."""
-        return not (self.turn.locked() or self.sql.reserved or self.is_doubtful)
+        return not (self.turn.locked() or self.sql.reserved or self.doubtful is not None)
 
 
 @final
@@ -151,6 +162,8 @@ class SqlHistory(HistoryStore):
         if partial.row is not None and partial.row.id not in workspace.sql.reserved:
             workspace.tail = None
             commit = await attempt(lambda sql, db: sql.commit_partial(db, None))
+            if commit is not None:
+                workspace.partial_is_gone()
         removed = await attempt(lambda sql, db: sql.remove_blank_rows(db)) or 0
         read = await self._do(workspace, lambda sql, db: sql.read(db), durable=False)
         report = RecoveryReport(
@@ -209,8 +222,7 @@ class SqlHistory(HistoryStore):
                 tail = await self._do(
                     workspace, lambda sql, db: sql.write_partial(db, row), durable=durable
                 )
-                workspace.tail = row.id, tail
-                workspace.is_doubtful = False
+                workspace.tail, workspace.doubtful = (row.id, tail), None
 
     @effect(raises=HistoryError)
     async def append_partial(
@@ -225,7 +237,7 @@ class SqlHistory(HistoryStore):
         workspace = self._workspaces.get(workspace_id)
 
         async def job(sql: SqlWorkspace, db: AsyncConnection) -> Tail:
-            if workspace.is_doubtful:
+            if workspace.doubtful == message_id:
                 # Added once more, it could stand there twice; written anew, it can't.
                 raise sql.rules.no_partial(message_id)
             known = workspace.tail
@@ -240,7 +252,8 @@ class SqlHistory(HistoryStore):
                 try:
                     tail = await self._do(workspace, job, durable=durable)
                 except HistoryError as error:
-                    workspace.is_doubtful = error.kind != "not_found"
+                    if error.kind != "not_found":
+                        workspace.doubtful = message_id
                     raise
                 workspace.tail = message_id, tail
 
@@ -251,7 +264,11 @@ class SqlHistory(HistoryStore):
     def commit_partial(
         self, workspace_id: str, message_id: str | None = None
     ) -> Effect[CommitResult, HistoryError]:
-        return self._in(workspace_id, lambda sql, db: sql.commit_partial(db, message_id))
+        return self._removed(
+            workspace_id,
+            lambda sql, db: sql.commit_partial(db, message_id),
+            is_gone=lambda result: result.outcome != "other-message",
+        )
 
     @effect(raises=HistoryError)
     async def conclude(self, workspace_id: str, row: AssistantRow, end: LastEnd) -> CommitResult:
@@ -260,7 +277,11 @@ class SqlHistory(HistoryStore):
     def delete_partial(
         self, workspace_id: str, message_id: str | None = None
     ) -> Effect[bool, HistoryError]:
-        return self._in(workspace_id, lambda sql, db: sql.delete_partial(db, message_id))
+        return self._removed(
+            workspace_id,
+            lambda sql, db: sql.delete_partial(db, message_id),
+            is_gone=lambda removed: removed or message_id is None,
+        )
 
     @effect(raises=HistoryError)
     async def finalize(self, workspace_id: str, row: AssistantRow) -> AssistantRow:
@@ -269,15 +290,11 @@ class SqlHistory(HistoryStore):
     def update(self, workspace_id: str, row: AnyRow) -> Effect[AnyRow, HistoryError]:
         return self._in(workspace_id, lambda sql, db: sql.update_row(db, row))
 
-    @effect(raises=HistoryError)
-    async def truncate(self, workspace_id: str, after: int | None) -> int:
-        workspace = self._workspaces.get(workspace_id)
-
-        async def job(sql: SqlWorkspace, db: AsyncConnection) -> int:
-            workspace.tail = None
-            return await sql.truncate(db, after)
-
-        return await self._in(workspace_id, job)
+    def truncate(self, workspace_id: str, after: int | None) -> Effect[int, HistoryError]:
+        # Also where it stays: a workspace without a live stream has nobody who adds to it.
+        return self._removed(
+            workspace_id, lambda sql, db: sql.truncate(db, after), is_gone=lambda _cut: True
+        )
 
     def record_usage(
         self,
@@ -325,6 +342,17 @@ class SqlHistory(HistoryStore):
             with fb.uninterruptible():
                 return await self._do(workspace, job, durable=durable)
 
+    @effect(raises=HistoryError)
+    async def _removed(self, workspace_id: str, job: Job[T], *, is_gone: Callable[[T], bool]) -> T:
+        """Do what removes the partial, durably, and forget what was known of it."""
+        workspace = self._workspaces.get(workspace_id)
+        async with workspace.turn:
+            with fb.uninterruptible():
+                done = await self._do(workspace, job, durable=True)
+                if is_gone(done):
+                    workspace.partial_is_gone()
+                return done
+
     async def _ended(self, workspace_id: str, message_id: str, job: Job[T]) -> T:
         """Do what ends the reservation of this message, durably."""
         workspace = self._workspaces.get(workspace_id)
@@ -332,6 +360,7 @@ class SqlHistory(HistoryStore):
             with fb.uninterruptible():
                 done = await self._do(workspace, job, durable=True)
                 workspace.sql.reserved.pop(message_id, None)
+                workspace.ended(message_id)
                 return done
 
     async def _do(self, workspace: _Workspace, job: Job[T], *, durable: bool) -> T:

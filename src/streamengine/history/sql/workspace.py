@@ -149,10 +149,7 @@ class SqlWorkspace:
     async def _check_not_stale(self, db: AsyncConnection, row: Row, sequence: int) -> None:
         if self.reserved.get(row.id) == sequence:
             return
-        partial = await db.execute(
-            select(_partials.c.message_id, _partials.c.sequence).where(self._of(_partials))
-        )
-        if (row.id, sequence) in [tuple(found) for found in partial]:
+        if (row.id, sequence) == await self._partial_key(db):
             return  # reserved before a crash; the partial carries the reservation
         greatest = await self._greatest_sequence(db)
         if sequence <= greatest:
@@ -163,8 +160,9 @@ class SqlWorkspace:
     async def write_partial(self, db: AsyncConnection, row: AssistantRow) -> Tail:
         row = with_metadata(self.rules.checked(row), partial=True)
         body = self._body(row)
-        kept = await self._partial_id(db)
-        if kept is not None and kept != row.id:
+        kept = await self._partial_key(db)
+        if kept is not None and kept[0] != row.id:
+            self.rules.check_not_overtaken(row, *kept)
             await self._set_partial_aside(db, f"was in the way of the partial of message {row.id}")
         await self.delete_partial(db)
         await db.execute(
@@ -241,7 +239,7 @@ class SqlWorkspace:
         result = await self._committed(db, with_metadata(self.rules.checked(row), partial=True))
         await self.delete_partial(db, row.id)
         if result.row is None:
-            await self.update_note(db, lambda note: note.with_fields(last_end=end))
+            await self.update_note(db, lambda note: note.ended(end))
         return result
 
     async def _committed(self, db: AsyncConnection, partial: AssistantRow) -> CommitResult:
@@ -284,6 +282,14 @@ class SqlWorkspace:
 
     async def _partial_id(self, db: AsyncConnection) -> str | None:
         return await db.scalar(select(_partials.c.message_id).where(self._of(_partials)))
+
+    async def _partial_key(self, db: AsyncConnection) -> tuple[str, int | None] | None:
+        """Whose partial is kept, and under which sequence."""
+        found = await db.execute(
+            select(_partials.c.message_id, _partials.c.sequence).where(self._of(_partials))
+        )
+        kept = found.first()
+        return None if kept is None else (kept.message_id, kept.sequence)
 
     async def _set_partial_aside(self, db: AsyncConnection, problem: str) -> str:
         body = await db.scalar(select(_partials.c.body).where(self._of(_partials)))
