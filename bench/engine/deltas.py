@@ -13,10 +13,10 @@ from typing import Final, final
 
 import fibers as fb
 from bench.engine.figures import Figure, Group
-from bench.engine.memory_history import MemoryHistory
 from bench.engine.stand import FINISH
 from streamengine import Event, FileHistory, HistoryStore, StreamEngine, StreamRequest
 from streamengine.events import BufferAll, Sink, subscription_iterable
+from streamengine.history import MemoryHistory
 from streamengine.model import StreamDeltaEvent
 from streamengine.providers.script import Answer, Give, Say, Script
 from streamengine.providers.scripted import ScriptedProvider

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .directory import FsyncPolicy
 from .lock import LockHolder, StateDirLock, StateDirLocked
+from .memory import MemoryHistory
 from .results import AppendedUser, CommitResult, Loaded, RecoveryReport
 from .store import FileHistory, HistoryStore, IoMode, hold
 from .usage_log import UsageEntry, UsageSource
@@ -21,6 +22,7 @@ __all__ = [
     "IoMode",
     "Loaded",
     "LockHolder",
+    "MemoryHistory",
     "RecoveryReport",
     "StateDirLock",
     "StateDirLocked",

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias, final
 import fibers as fb
 from fibers import Effect, Scope
 from streamengine import HistoryStore, StreamEngine
+from streamengine.history import MemoryHistory
 
 from ..events import TurnEndEvent, TurnEvents
 from ..model.errors import TurnError
@@ -26,7 +27,6 @@ from ..subturns import (
     TurnRegistry,
     TurnState,
 )
-from ..subturns.ephemeral import EphemeralHistory
 from ..subturns.finish import finish, wait_below
 from ..subturns.parse import spawn_request
 from .config import LoopConfig
@@ -180,7 +180,7 @@ class AgentLoop(TurnRunner):
     async def _run_child(self, child: ChildRun) -> str:
         """On an engine and a conversation of its own: nothing of it is the parent's."""
         state = child.state
-        history = EphemeralHistory(rows=self.subturns.limits.history_rows)
+        history = MemoryHistory(rows=self.subturns.limits.history_rows)
         root = self._roots.get(_root_of(state).turn_id)
         scope = Scope(name=state.turn_id)
         run = TurnRun(

@@ -16,6 +16,10 @@ import pytest
 
 from streamengine.history import FileHistory, FsyncPolicy, HistoryStore
 from streamengine.history.lines import fields_of
+from streamengine.history.memory import MemoryHistory
+from streamengine.history.partial import is_blank
+from streamengine.history.row_fields import row_of
+from streamengine.model import HistoryError
 
 from .kit import no_space
 
@@ -24,8 +28,8 @@ if TYPE_CHECKING:
 
 WORKSPACE = "ws"
 
-Kind = Literal["files", "sqlite", "postgresql"]
-KINDS: list[Kind] = ["files", "sqlite", "postgresql"]
+Kind = Literal["files", "sqlite", "postgresql", "memory"]
+KINDS: list[Kind] = ["files", "sqlite", "postgresql", "memory"]
 
 _number = count(1)
 
@@ -124,6 +128,65 @@ def _fail_for(patch: pytest.MonkeyPatch, owner: Any, method: str, prefix: str) -
         return real(self, name, *args, **kwargs)
 
     patch.setattr(owner, method, call)
+
+
+# ---- memory
+
+
+class Memory:
+    """What the process itself keeps. Nobody else reaches it, so nothing in it can be damaged."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._first = MemoryHistory()
+        self._patch = patch
+
+    @property
+    def _kept(self) -> Any:
+        return self._first._conversation(WORKSPACE)
+
+    async def history(self, *, fsync: FsyncPolicy = "off") -> HistoryStore:
+        opened = MemoryHistory()
+        opened._conversations = self._first._conversations
+        for kept in opened._conversations.values():
+            kept._reserved.clear()  # what else would be gone with a process
+        return opened
+
+    async def put_row(self, fields: Mapping[str, Any] | str) -> None:
+        row = None if isinstance(fields, str) else row_of(fields)
+        if row is None or is_blank(row.parts):
+            _skip_damage()  # no version of this one ever wrote such a row
+        else:
+            self._kept._append(row)
+
+    async def put_partial(self, text: str) -> None:
+        _skip_damage()
+
+    async def put_addition(self, line: str) -> None:
+        _skip_damage()
+
+    async def rows(self) -> list[str]:
+        return [row.to_json() for row in self._kept.read()]
+
+    async def aside(self) -> list[str]:
+        pytest.skip("in memory nothing is moved aside: there is no place where it could be found")
+
+    async def has_partial(self) -> bool:
+        return self._kept.read_partial() is not None
+
+    @contextmanager
+    def failing(self, what: Literal["rows", "partial"]) -> Generator[None]:
+        def refuse(*_given: object) -> None:
+            raise HistoryError("disk_full", "memory", "no room is left", "Make some.")
+
+        names = ("_append", "_replace") if what == "rows" else ("write_partial", "append_partial")
+        with self._patch.context() as patch:
+            for name in names:
+                patch.setattr(f"streamengine.history.memory._Conversation.{name}", refuse)
+            yield
+
+
+def _skip_damage() -> None:
+    pytest.skip("what only this process reaches can't be damaged by somebody else")
 
 
 # ---- databases
@@ -272,6 +335,9 @@ async def backend(
     """An empty place of this kind."""
     if kind == "files":
         yield Files(path / "state", patch)
+        return
+    if kind == "memory":
+        yield Memory(patch)
         return
     if importlib.util.find_spec("sqlalchemy") is None:
         pytest.skip("the extra `sql` is not installed, so NOTHING here ran on a database")
