@@ -60,7 +60,8 @@ class AutoRetry(Occupant):
 
     ``clock``: what the delays wait on; None takes the clock in context. ``ask_user_tools``: tools
     that wait for a person: an answer that waits for one is left as it is. ``is_relevant``: rows for
-    which it is False are passed over in looking for an unanswered one.
+    which it is False are passed over in looking for an unanswered one. ``tried_elsewhere``: of a
+    running process, the failures that somebody else deals with; after a restart nobody does.
     """
 
     name = "autoretry"
@@ -73,12 +74,14 @@ class AutoRetry(Occupant):
         clock: Clock | None = None,
         ask_user_tools: Collection[str] = (ASK_USER,),
         is_relevant: Callable[[Row], bool] = lambda _row: True,
+        tried_elsewhere: Callable[[ErrorEvent], bool] = lambda _event: False,
     ) -> None:
         self._engine = engine
         self._history = history
         self._clock = clock
         self._ask_user_tools = ask_user_tools
         self._is_relevant = is_relevant
+        self._tried_elsewhere = tried_elsewhere
         self._scope: Scope | None = None
         # Only those with something to remember: a series, or an opt-out.
         self._managers: dict[str, RetryManager] = {}
@@ -193,6 +196,8 @@ class AutoRetry(Occupant):
         if manager is not None and manager.is_own(event.message_id):
             return  # the series waits for that answer's completion itself
         match event:
+            case ErrorEvent() if self._tried_elsewhere(event):
+                pass
             case ErrorEvent():
                 manager = self._manager(event.workspace_id)
                 manager.handle_failure(event.message_id, event.error_type)

@@ -143,6 +143,30 @@ async def test_nothing_is_kept_of_a_workspace_whose_series_has_ended(
     await s.scope.close()
 
 
+@pytest.mark.spec("I10")
+async def test_what_somebody_else_tries_again_is_left_to_them_but_not_after_a_restart(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path
+) -> None:
+    scope = AppScope()
+    desk = make_desk(rt, clock, tmp_path, BROKEN, scope=scope)
+    retries = AutoRetry(
+        desk.engine,
+        desk.history,
+        clock=clock,
+        tried_elsewhere=lambda event: event.correlation == {"turnId": "t1"},
+    )
+    await rt.run(retries.start(scope))
+    await desk.done(await desk.start("Tell me", correlation={"turnId": "t1"}))
+    await desk.pass_time(120)
+
+    assert retries.describe() == {}
+    assert len(desk.provider.calls) == 1
+    await scope.close()
+    after = await serve(rt, clock, tmp_path, WHOLE)
+    assert await after.recover() == {WORKSPACE: "retry"}
+    await after.scope.close()
+
+
 @pytest.mark.spec("R15", "P20")
 async def test_an_answer_that_fails_five_times_is_tried_five_times_with_one_user_row(
     rt: fb.Runtime, clock: TestClock, tmp_path: Path
