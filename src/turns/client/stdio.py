@@ -76,10 +76,7 @@ class StdioClient:
                 f"could not start {self._arguments[0]} ({error.strerror or error})",
                 "Look whether it is installed, and whether the folder exists.",
             ) from error
-        if child.identity is not None:
-            exit_ = await self._records.add(child.identity).exit()
-            if isinstance(exit_, fb.Failure):
-                _log.warning("no record of a child process", error=exit_.failure().pretty())
+        await self._records.note(child.identity)
 
     @fb.effect(raises=TurnError)
     async def send(self, message: HostMessage) -> None:
@@ -162,8 +159,7 @@ class StdioClient:
         finally:
             await self._kill(child)
             child.close()
-        if child.identity is not None:
-            await self._records.forget(child.identity).exit()
+        await self._records.strike(child.identity)
 
     def _warn(self, problem: str) -> None:
         self._misunderstood += 1

@@ -55,6 +55,19 @@ class ProcessRecords:
         await asyncio.to_thread(self._remove, process)
         return True
 
+    @fb.effect
+    async def note(self, process: ProcessIdentity | None) -> None:
+        """``add`` for who goes on without a record too: that is logged. None: it has ended."""
+        exit_ = None if process is None else await self.add(process).exit()
+        if isinstance(exit_, fb.Failure):
+            _log.warning("no record of a child process", error=exit_.failure().pretty())
+
+    @fb.effect
+    async def strike(self, process: ProcessIdentity | None) -> None:
+        """``forget`` for who can't do more about it: at the next start it is looked at again."""
+        if process is not None:
+            await self.forget(process).exit()
+
     @fb.effect(raises=HistoryError)
     async def end_left_over(self) -> list[ProcessIdentity]:
         """End what an earlier process left running; gives those that are still not dead.

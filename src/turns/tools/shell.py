@@ -12,6 +12,7 @@ from streamengine import ToolSpec, ToolUse
 from ..model.errors import TurnError
 from ..process.child import Child
 from ..process.output import BoundedOutput
+from ..process.records import ProcessRecords
 from ..turn import OpenTurns
 from .calls import text_in, turn_of
 
@@ -30,7 +31,8 @@ class ShellTool:
 
     What it starts ends with it, in the background or not. What it does can't be undone: the turn
     warns of that. With "ask" a person is asked before each command, unless they wished to be asked
-    no more.
+    no more. ``records``: where a process is kept while it runs, so that the next one of the host
+    ends what a kill of this one left running.
     """
 
     spec = ToolSpec(
@@ -50,10 +52,15 @@ class ShellTool:
     )
 
     def __init__(
-        self, open_turns: OpenTurns, *, permission: Literal["ask", "granted"] = "ask"
+        self,
+        open_turns: OpenTurns,
+        *,
+        permission: Literal["ask", "granted"] = "ask",
+        records: ProcessRecords | None = None,
     ) -> None:
         self._open_turns = open_turns
         self._permission = permission
+        self._records = records
 
     async def run(self, call: ToolUse, signal: AbortSignal) -> object:
         """Raises TurnError in words for the model."""
@@ -68,7 +75,8 @@ class ShellTool:
         turn.warnings.add(self.spec.name)
         output = BoundedOutput(MAX_OUTPUT_BYTES)
         folder = turn.workspace.folder.root
-        ended = await _run(command, folder, output).timeout_option(timeout_seconds)
+        running = _run(command, folder, output, self._records)
+        ended = await running.timeout_option(timeout_seconds)
         exit_code = ended.value_or(None)
         said: dict[str, object] = {"exitCode": exit_code, "output": output.text()}
         if exit_code is None:
@@ -77,13 +85,17 @@ class ShellTool:
 
 
 @fb.effect
-async def _run(command: str, folder: Path, output: BoundedOutput) -> int:
+async def _run(
+    command: str, folder: Path, output: BoundedOutput, records: ProcessRecords | None
+) -> int:
     """The exit code. However this ends, nothing of the command runs any more."""
     child: Child | None = None
     try:
         with fb.uninterruptible():
             # What an interrupt would cut off here is a process that nobody knows of.
             child = await Child.start(["sh", "-c", command], folder=folder, merge_output=True)
+            if records is not None:
+                await records.note(child.identity)
         reading = await _read(child, output).fork_child()
         exit_code = await child.wait()
         await _end(child)
@@ -94,6 +106,8 @@ async def _run(command: str, folder: Path, output: BoundedOutput) -> int:
         if child is not None:
             await _end(child)
             child.close()
+            if records is not None:
+                await records.strike(child.identity).uninterruptible()
 
 
 def _end(child: Child) -> fb.Effect[None]:
