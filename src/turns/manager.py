@@ -22,7 +22,14 @@ from .handles.inbox import Inboxes
 from .handles.judging import Judging
 from .handles.listening import Listening
 from .handles.liveness import Liveness
-from .handles.offers import AnswersPermissions, Finishes, SpawnsSubturns, Steers, offered
+from .handles.offers import (
+    AnswersPermissions,
+    BeginsSubturns,
+    Finishes,
+    SpawnsSubturns,
+    Steers,
+    offered,
+)
 from .handles.options import TurnOptions
 from .handles.plain import PlainRunner
 from .handles.reconcile import Reconciliation
@@ -191,6 +198,16 @@ class TurnManager(Occupant):
         """All records, or those of one owner, the oldest first."""
         return self._in_clock(self._list(owner))
 
+    def live_in(self, workspace_id: str) -> TurnHandle | None:
+        """The turn that has begun in this workspace and not settled. A plain call: as of now."""
+        live = self._running.active_in(workspace_id)
+        return None if live is None else TurnHandle(live.handle_id, live.turn_id)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What could not be read at the start: a line each, with the way out."""
+        return self._book.warnings
+
     def observe(self, f: Callable[[TurnRecord], object]) -> Callable[[], None]:
         """Call ``f`` with each record that changed, once it is on disk. Gives what stops it."""
         return self._book.observe(f)
@@ -224,6 +241,17 @@ class TurnManager(Occupant):
                 SpawnsSubturns,
                 "has no subturns",
                 lambda r, t: r.spawn_subturn(t, config),
+            )
+        )
+
+    def begin_subturn(self, handle_id: str, config: Mapping[str, Any]) -> Effect[str, TurnError]:
+        """Start a subturn of a running turn; gives its id once it runs."""
+        return self._in_clock(
+            self._ask(
+                handle_id,
+                BeginsSubturns,
+                "has no subturns",
+                lambda r, t: r.begin_subturn(t, config),
             )
         )
 

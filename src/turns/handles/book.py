@@ -27,6 +27,8 @@ class Book:
         self._unsettled: dict[str, None] = {}
         self._observers = Subscribers[TurnRecord]("turns")
         self.locks = WorkspaceLocks()
+        self.warnings: tuple[str, ...] = ()
+        """What the store could not read, with the way out."""
 
     def find(self, handle_id: str) -> TurnRecord | None:
         """The record of this handle, if there is one."""
@@ -83,6 +85,7 @@ class Book:
     @fb.effect(raises=TurnError)
     async def _load(self) -> None:
         loaded = await self._store.load()
+        self.warnings = loaded.warnings
         put_meanwhile = self._records
         self._records = {record.handle_id: record for record in loaded.records} | put_meanwhile
         self._unsettled = {r.handle_id: None for r in self._records.values() if not r.is_terminal}

@@ -42,6 +42,15 @@ class SpawnsSubturns(Protocol):
 
 
 @runtime_checkable
+class BeginsSubturns(Protocol):
+    """Starts turns below a turn for somebody who doesn't wait for them."""
+
+    def begin_subturn(self, turn_id: str, config: Mapping[str, Any]) -> Effect[str, TurnError]:
+        """Start a subturn and give its id."""
+        ...
+
+
+@runtime_checkable
 class Finishes(Protocol):
     """Ends a turn before it would end."""
 

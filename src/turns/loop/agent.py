@@ -208,6 +208,10 @@ class AgentLoop(TurnRunner):
 
     # ---- what others want of a turn
 
+    def is_running(self, turn_id: str) -> bool:
+        """Whether this loop runs that turn: it then tries again by itself what of it failed."""
+        return turn_id in self._parts.runs
+
     def steer(self, turn_id: str, text: str) -> Effect[None, TurnError]:
         """Let a turn that runs hear ``text`` at its next step. Fails with "not_found",
         "steering_full", "empty_message".
@@ -308,14 +312,21 @@ class AgentLoop(TurnRunner):
         Fails as ``Subturns.spawn``, and with "not_found".
         """
 
-        def spawn() -> Effect[SubturnResult, TurnError]:
-            try:
-                request, parent = spawn_request(config), self._run_of(turn_id).state
-            except TurnError as error:
-                return Effect.fail(error)
-            return self.subturns.spawn(request, parent=parent)
+        return self._spawn_subturn(turn_id, config)
 
-        return Effect.suspend(spawn)
+    @fb.effect(raises=TurnError)
+    async def _spawn_subturn(self, turn_id: str, config: Mapping[str, Any]) -> SubturnResult:
+        request, parent = spawn_request(config), self._run_of(turn_id).state
+        return await self.subturns.spawn(request, parent=parent)
+
+    def begin_subturn(self, turn_id: str, config: Mapping[str, Any]) -> Effect[str, TurnError]:
+        """Start a subturn as ``spawn_subturn`` does, and give its id as soon as it runs."""
+        return self._begin_subturn(turn_id, config)
+
+    @fb.effect(raises=TurnError)
+    async def _begin_subturn(self, turn_id: str, config: Mapping[str, Any]) -> str:
+        request, parent = spawn_request(config), self._run_of(turn_id).state
+        return (await self.subturns.begin(request, parent=parent)).child_id
 
     def answer_permission(
         self, turn_id: str, request_id: str, answer: object

@@ -52,6 +52,15 @@ class ChildRun:
     prompt: str
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A child that runs."""
+
+    child_id: str
+    fiber: fb.Fiber[SubturnResult, Any]
+    """Gives its result. Its failure is nobody's to observe: subturn.end tells it."""
+
+
 RunChild: TypeAlias = Callable[[ChildRun], Effect[str, TurnError]]
 """Gives the child's answer."""
 
@@ -94,8 +103,23 @@ class Subturns:
         """
         return self._spawn(request, parent)
 
+    def begin(
+        self, request: SpawnRequest, *, parent: TurnState | None = None
+    ) -> Effect[Begun, TurnError]:
+        """Start a child, and wait for no more than that. Fails as ``spawn``."""
+        return self._begin(request, parent)
+
     @fb.effect(raises=TurnError)
     async def _spawn(self, request: SpawnRequest, parent: TurnState | None) -> SubturnResult:
+        begun = await self._begin(request, parent)
+        match await begun.fiber.exit():
+            case fb.Success(result):
+                return result
+            case _:
+                return SubturnResult.failed(begun.child_id, INTERRUPTED)
+
+    @fb.effect(raises=TurnError)
+    async def _begin(self, request: SpawnRequest, parent: TurnState | None) -> Begun:
         if parent is None:
             parent = await CURRENT_TURN
         if parent is None:
@@ -116,13 +140,7 @@ class Subturns:
             child.tell_spawn()
             fiber = await child.live().fork_in(self._scope)
             child.owned_by(fiber)
-            with restore():
-                exit_ = await fiber.exit()
-        match exit_:
-            case fb.Success(result):
-                return result
-            case _:
-                return SubturnResult.failed(child.state.turn_id, INTERRUPTED)
+        return Begun(child.state.turn_id, fiber)
 
     def _made(self, request: SpawnRequest, parent: TurnState, slot: Slot) -> _Child:
         if parent.depth >= self.limits.max_depth:

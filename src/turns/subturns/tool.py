@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 from fibers import AbortSignal, Scope
 from streamengine import ToolSpec, ToolUse
@@ -27,7 +27,7 @@ class SubturnTool:
     ``subturns`` is asked for when a call comes: the tool is made before the loop is.
     """
 
-    spec: ClassVar[ToolSpec] = ToolSpec(
+    spec = ToolSpec(
         name="subturn",
         description=(
             "Has a helper work on a task of its own, with a conversation of its own: it knows only "
