@@ -28,6 +28,8 @@ class AgentTurns:
 
     manager: TurnManager
     loop: AgentLoop
+    open_turns: OpenTurns
+    """Those that run, and their workspaces: what they hold is to be seen there."""
 
 
 def agent_turns(
@@ -79,7 +81,7 @@ def agent_turns(
 
     joined = replace(options, runner=loop, open_turn=open_turn, continuations=continuations)
     manager = TurnManager(engine=engine, store=store, scope=scope, clock=clock, options=joined)
-    return AgentTurns(manager, loop)
+    return AgentTurns(manager, loop, open_turns)
 
 
 def _answers(

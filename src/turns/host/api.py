@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, Any, Final, TypeVar, final
+from typing import Annotated, Final, final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from pydantic import Field
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
@@ -22,13 +20,14 @@ from fibers.dump import as_json, report, snapshot
 from fibers.dump.render import text_of
 from streamengine import HistoryError, SendError, StreamHandle, StreamRequest
 from streamengine.events import Cursor
-from streamengine.model import MessageId, Row, check_id
+from streamengine.model import Row
 
+from .admission import Admission
+from .bodies import Body, read_body, workspace_id_in
 from .config import Limits
 from .hub import Hub
 from .problems import (
     Problem,
-    later,
     of_history_error,
     of_send_error,
     shutting_down,
@@ -36,68 +35,25 @@ from .problems import (
 from .root import Root
 from .security import SESSION_PATH
 from .sse import EventStream
+from .stops import StopBody, stop
 from .token import AccessToken
+from .turns_api import TurnsApi
 from .websocket import deliver
 
 FIBERS_PATH: Final = "/api/fibers"
 
-B = TypeVar("B", bound=BaseModel)
 
-
-class _Body(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, validate_by_name=False, validate_by_alias=True, extra="forbid"
-    )
-
-
-class MessageBody(_Body):
+class MessageBody(Body):
     """A message to answer."""
 
     text: str
     client_message_id: Annotated[str, Field(min_length=1, max_length=255)] | None = None
 
 
-class StopBody(_Body):
-    """What to stop. Without a message id: whatever is being answered."""
-
-    message_id: MessageId | None = None
-    soft: bool = False
-    abandon_partial: bool = False
-
-
-class SessionBody(_Body):
+class SessionBody(Body):
     """The token, from a page that got it in its fragment."""
 
     token: Annotated[str, Field(max_length=255)]
-
-
-@final
-class Admission:
-    """How many workspaces are answered at the same time, and which."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._busy: Counter[str] = Counter()
-
-    def enter(self, workspace_id: str) -> Callable[[], None]:
-        """Count a start; gives the function that ends it. Raises Problem.
-
-        A workspace that is busy may always start again: the new answer replaces the old one.
-        """
-        if workspace_id not in self._busy and len(self._busy) >= self._most:
-            raise later(
-                503,
-                "too-many-streams",
-                f"{self._most} workspaces are being answered, as many as may be at a time",
-            )
-        self._busy[workspace_id] += 1
-
-        def leave() -> None:
-            self._busy[workspace_id] -= 1
-            if not self._busy[workspace_id]:
-                del self._busy[workspace_id]
-
-        return leave
 
 
 @final
@@ -124,6 +80,7 @@ class Api:
         self._token = token
         self._cookie_name = cookie_name
         self._admission = Admission(limits.streams)
+        self._turns = TurnsApi(root, self._admission, is_shutting_down=is_shutting_down)
 
     def routes(self) -> list[BaseRoute]:
         """Method and path of each call."""
@@ -139,6 +96,7 @@ class Api:
             WebSocketRoute(f"{workspace}/socket", self.socket),
             Route(f"{workspace}/stop", self.stop, methods=["POST"]),
             Route(f"{workspace}/history", self.history, methods=["GET"]),
+            *self._turns.routes(),
         ]
 
     async def health(self, _request: Request) -> Response:
@@ -159,7 +117,7 @@ class Api:
 
     async def log_in(self, request: Request) -> Response:
         """Give a cookie for the token."""
-        body = await _read(request, SessionBody)
+        body = await read_body(request, SessionBody)
         response = Response(status_code=204, headers={"cache-control": "no-store"})
         if self._token is None:
             return response
@@ -177,8 +135,8 @@ class Api:
 
     async def send_message(self, request: Request) -> Response:
         """Begin an answer: 202 when the message is on disk and its stream is registered."""
-        workspace_id = _workspace_id(request)
-        body = await _read(request, MessageBody)
+        workspace_id = workspace_id_in(request)
+        body = await read_body(request, MessageBody)
         leave = self._admission.enter(workspace_id)
         try:
             handle = await self._start(workspace_id, body)
@@ -206,32 +164,22 @@ class Api:
 
     async def stop(self, request: Request) -> Response:
         """Stop as the person at the other end. 204: it has ended. 202: it ends at a next block."""
-        workspace_id = _workspace_id(request)
-        body = await _read(request, StopBody)
-        if self._root.retries is not None and body.message_id is None:
-            await self._root.runtime.run(self._root.retries.call_off(workspace_id))
-        await self._root.runtime.run(
-            self._root.engine.stop_stream(
-                workspace_id,
-                reason="user",
-                message_id=body.message_id,
-                soft=body.soft,
-                abandon_partial=body.abandon_partial,
-            )
-        )
+        workspace_id = workspace_id_in(request)
+        body = await read_body(request, StopBody)
+        await stop(self._root, workspace_id, body)
         return Response(
             status_code=202 if body.soft else 204, headers={"cache-control": "no-store"}
         )
 
     async def events(self, request: Request) -> Response:
         """What the reader has missed, then everything that happens in the workspace."""
-        workspace_id = _workspace_id(request)
+        workspace_id = workspace_id_in(request)
         return EventStream(self._hub.subscribe(workspace_id, _cursor(request)))
 
     async def socket(self, websocket: WebSocket) -> None:
         """The same as ``events``, over a WebSocket."""
         try:
-            workspace_id = _workspace_id(websocket)
+            workspace_id = workspace_id_in(websocket)
             subscription = self._hub.subscribe(workspace_id, _cursor(websocket))
         except Problem as problem:
             await websocket.send_denial_response(problem.response("GET", websocket.url.path))
@@ -244,7 +192,7 @@ class Api:
         What a failed stream has said is kept as a partial until the next message: it is given as
         the row that it will be.
         """
-        workspace_id = _workspace_id(request)
+        workspace_id = workspace_id_in(request)
         history = self._root.history
         try:
             # The partial first: a stream that ends in between is in both, never in neither.
@@ -278,37 +226,3 @@ def _cursor(connection: HTTPConnection) -> Cursor | None:
     # A browser sends the header when it comes again by itself; a page that does so can't.
     sent = connection.headers.get("last-event-id") or connection.query_params.get("cursor", "")
     return Cursor.parse(sent)
-
-
-def _workspace_id(request: HTTPConnection) -> str:
-    # Decoded once, by the server. What is still encoded then has a percent sign, which is no id.
-    value: str = request.path_params["workspace_id"]
-    try:
-        return check_id(value)
-    except ValueError as error:
-        raise Problem(400, "invalid-id", f"workspace id {error}") from error
-
-
-async def _read(request: Request, kind: type[B]) -> B:
-    try:
-        data = await request.body()
-    except ClientDisconnect as error:
-        raise Problem(400, "disconnected", "the client left before the end of the body") from error
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        raise _invalid(error) from error
-
-
-def _invalid(error: ValidationError) -> Problem:
-    # Without the input: it holds what people wrote, and this goes to the log.
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    if found[0]["type"] == "json_invalid":
-        return Problem(400, "invalid-json", f"the body is not JSON: {found[0]['msg']}")
-    fields = [
-        {"field": ".".join(str(step) for step in item["loc"]), "problem": item["msg"]}
-        for item in found
-    ]
-    detail = "; ".join(f"{item['field'] or 'the body'}: {item['problem']}" for item in fields)
-    extra: dict[str, Any] = {"errors": fields}
-    return Problem(422, "invalid-body", detail, extra=extra)

@@ -1,16 +1,16 @@
 """Root: what every program of this host is built of, and how it ends.
 
-One state directory, its lock, the history, the engine, the app scope. The scope that the root
-is opened in is the outer one: it closes last, and gives the lock back last of all.
+One state directory, its lock, the history, the engine, the turns, the app scope. The scope that
+the root is opened in is the outer one: it closes last, and gives the lock back last of all.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import fibers as fb
 from fibers import Runtime
@@ -19,20 +19,30 @@ from fibers.app.shutdown import Step
 from fibers.app.startup import STEP_TIMEOUT_SECONDS
 from streamengine import (
     AutoRetry,
+    EngineOptions,
     HistoryError,
     HistoryStore,
     Provider,
     StreamEngine,
     Tool,
 )
+from streamengine.model import ErrorEvent
 from streamengine.recovered import log_recovered
 from streamengine.redact import Secret
 
+from ..agent_turns import AgentTurns
+from ..handles.store import FileTurnStore
+from ..model.errors import TurnError
 from .config import Limits
 from .errors import HostError
 from .histories import open_history
+from .hosted_turns import end_left_over, make_turns
 from .models import ImpatientProvider
 from .state import sweep
+
+ENGINE_OPTIONS: Final = EngineOptions(tool_concurrency=1)
+"""Where turns run. One tool after the other: what a person says meanwhile skips those that have not
+begun, and of tools that began together nothing is left to skip (U20)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,8 @@ class Root:
     runtime: Runtime
     retries: AutoRetry | None = None
     """None: failed and interrupted answers stay as they are."""
+    turns: AgentTurns | None = None
+    """None: there are only messages and their answers."""
 
     def shutdown(self, steps: Sequence[Step]) -> Shutdown:
         """The teardown of this root: its app scope first, then ``steps``, then its runtime."""
@@ -57,6 +69,8 @@ class Opening:
     """A root in the making: the steps of its start, and what they have made so far.
 
     The scope that the steps run in is the outer one: it gives the state directory back.
+    ``with_turns``: those that the last process left are put in order, and those that were queued
+    begin; only where the root is ``supervised``.
     """
 
     def __init__(
@@ -67,6 +81,7 @@ class Opening:
         *,
         supervised: bool = True,
         auto_retry: bool = False,
+        with_turns: bool = False,
         tools: Sequence[Tool] = (),
         database: Secret | None = None,
     ) -> None:
@@ -75,9 +90,11 @@ class Opening:
         self._limits = limits
         self._supervised = supervised
         self._auto_retry = auto_retry
+        self._with_turns = with_turns and supervised
         self._tools = tools
         self._database = database
         self._history: HistoryStore | None = None
+        self._provider: Provider | None = None
         self._root: Root | None = None
         self.app_scope = AppScope()
         self.runtime = Runtime()
@@ -99,6 +116,7 @@ class Opening:
             ("history.open", self._open_history),
             ("engine.open", self._open_engine),
             ("history.recover", self._recover),
+            *([("turns.start", self._start_turns)] if self._with_turns else []),
         ]
 
     @property
@@ -118,15 +136,21 @@ class Opening:
         # One whose answers wait for each other is silent for a reason.
         waits = getattr(made, "answers_wait_in_line", False)
         provider = made if waits else ImpatientProvider(made, self._limits.silence_seconds)
+        self._provider = provider
         engine = StreamEngine(
             history=self._history,
             provider=provider,
             scope=self.app_scope if self._supervised else None,
             tools=self._tools,
+            options=ENGINE_OPTIONS if self._with_turns else None,
         )
         if self._supervised:
             await occupy(self.app_scope, engine)
-        retries = AutoRetry(engine, self._history) if self._auto_retry else None
+        retries = (
+            AutoRetry(engine, self._history, tried_elsewhere=self._is_of_a_running_turn)
+            if self._auto_retry
+            else None
+        )
         if retries is not None:
             await occupy(self.app_scope, retries)
         self._root = Root(self._state, self._history, engine, self.app_scope, self.runtime, retries)
@@ -136,6 +160,33 @@ class Opening:
         assert self._history is not None
         await recover(self._history, self.root.retries)
 
+    @fb.effect(raises=HostError)
+    async def _start_turns(self) -> None:
+        """After the recovery: an answer that it has taken up keeps its turn alive (T16)."""
+        assert self._provider is not None
+        root = self.root
+        await end_left_over(root.state)
+        turns = make_turns(
+            state=root.state,
+            store=FileTurnStore(root.state),
+            engine=root.engine,
+            provider=self._provider,
+            options=ENGINE_OPTIONS,
+            scope=self.app_scope,
+            retries=root.retries,
+        )
+        # First: what was queued begins with the start, and its failures are its own.
+        self._root = replace(root, turns=turns)
+        try:
+            await occupy(self.app_scope, turns.manager)
+        except TurnError as error:
+            raise HostError(f"the turns can't be read: {error.message} {error.way_out}") from error
+
+    def _is_of_a_running_turn(self, event: ErrorEvent) -> bool:
+        turns = None if self._root is None else self._root.turns
+        turn_id = (event.correlation or {}).get("turnId")
+        return turns is not None and isinstance(turn_id, str) and turns.loop.is_running(turn_id)
+
 
 @fb.effect(raises=(HostError, HistoryError))
 async def open_root(
@@ -144,13 +195,23 @@ async def open_root(
     limits: Limits,
     *,
     supervised: bool = True,
+    auto_retry: bool = False,
+    with_turns: bool = False,
     step_seconds: float = STEP_TIMEOUT_SECONDS,
     database: Secret | None = None,
 ) -> Root:
     """Take the state directory, put it in order, build the rest. What ``make_provider`` raises
     passes through. Fails with StateDirLocked where another process has it, or the ``database``.
     """
-    opening = Opening(state, make_provider, limits, supervised=supervised, database=database)
+    opening = Opening(
+        state,
+        make_provider,
+        limits,
+        supervised=supervised,
+        auto_retry=auto_retry,
+        with_turns=with_turns,
+        database=database,
+    )
     startup = Startup(opening.steps, step_seconds, shutdown=opening.shutdown([]))
     await started(startup)
     return opening.root

@@ -85,6 +85,7 @@ async def _serve_in(
             config.limits,
             supervised=config.supervised,
             auto_retry=config.auto_retry and config.supervised,
+            with_turns=True,
             tools=tools,
             database=config.database,
         ),

@@ -21,6 +21,7 @@ from fibers import AbortSignal
 from fibers.app import Shutdown
 from streamengine import StreamRequest, Tool
 from streamengine.model import Finish, ProviderPart, TextDelta, TextEnd
+from turns.agent_turns import AgentTurns
 from turns.host.config import Limits, ServeConfig
 from turns.host.hub import Hub
 from turns.host.root import Root, open_root
@@ -105,6 +106,11 @@ class Site:
     shutdown: Shutdown
     access: AccessToken | None
 
+    @property
+    def turns(self) -> AgentTurns:
+        assert self.root.turns is not None
+        return self.root.turns
+
     def client(self, *, token: bool = True, **headers: str) -> httpx.AsyncClient:
         """A client on this machine; with the token unless told otherwise."""
         if token and self.access is not None:
@@ -119,13 +125,21 @@ class Site:
 
 @asynccontextmanager
 async def a_site(
-    state: Path, *, limits: Limits | None = None, auth: bool = True, host: str = "127.0.0.1"
+    state: Path,
+    *,
+    limits: Limits | None = None,
+    auth: bool = True,
+    host: str = "127.0.0.1",
+    auto_retry: bool = False,
 ) -> AsyncGenerator[Site]:
     """Open the application; everything is closed at the end, as serve does it."""
     config = ServeConfig(state=state, host=host, port=PORT, auth=auth, limits=limits or Limits())
     provider = TalkativeProvider()
     async with fb.Scope(name="test") as outer:
-        root = await outer.provide(open_root(state, lambda: provider, config.limits))
+        opening = open_root(
+            state, lambda: provider, config.limits, with_turns=True, auto_retry=auto_retry
+        )
+        root = await outer.provide(opening)
         access = load_or_make(state) if auth else None
         shutdown = root.shutdown([])
         app, hub = make_http(

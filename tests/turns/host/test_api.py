@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import structlog.testing
 
 from streamengine import SendError, StreamError
 from turns.host.config import Limits
-from turns.host.root import Opening
 
 from .kit import Site, a_site, heard, kept, rows_of, send, settle, text_of, until
 
@@ -345,10 +343,9 @@ async def test_a_stop_of_an_idle_workspace_succeeds(site: Site) -> None:
 
 @pytest.mark.spec("I10", "E30")
 async def test_a_stop_calls_off_a_retry_that_is_pending_also_for_the_next_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("turns.host.root.Opening", partial(Opening, auto_retry=True))
-    async with a_site(tmp_path) as site, site.client() as client:
+    async with a_site(tmp_path, auto_retry=True) as site, site.client() as client:
         retries = site.root.retries
         assert retries is not None
         await send(client)

@@ -31,7 +31,14 @@ from .programs import fiberscope, script_in, serving
 pytestmark = pytest.mark.lifecycle
 
 WORKSPACES = 300
-STEPS = ["history.open", "engine.open", "history.recover", "http.start", "server.announce"]
+STEPS = [
+    "history.open",
+    "engine.open",
+    "history.recover",
+    "turns.start",
+    "http.start",
+    "server.announce",
+]
 TOO_SLOW = re.compile(
     r"^fiberscope: Startup failed: StartupStepTimeoutError: ([a-z.]+) exceeded 1 ms$", re.MULTILINE
 )
