@@ -18,6 +18,7 @@ from .holds.permission import PermissionDesk
 from .holds.readings import LiveReadings
 from .holds.records import ToolRecords
 from .holds.warnings import UndoWarnings
+from .subscribers import Subscribers
 
 
 @final
@@ -64,10 +65,20 @@ class Workspaces:
     def __init__(self, make: Callable[[str], Workspace]) -> None:
         self._make = make
         self._made: dict[str, Workspace] = {}
+        self._observers = Subscribers[Workspace]("workspaces")
 
     def get(self, workspace_id: str) -> Workspace:
         """The workspace; the first time, a new one."""
         workspace = self._made.get(workspace_id)
         if workspace is None:
             workspace = self._made[workspace_id] = self._make(workspace_id)
+            self._observers.tell(workspace)
         return workspace
+
+    def observe(self, f: Callable[[Workspace], object]) -> Callable[[], None]:
+        """Call ``f`` with each workspace once, those that are made already first. Gives what ends
+        that.
+        """
+        for workspace in tuple(self._made.values()):
+            f(workspace)
+        return self._observers.subscribe(f)

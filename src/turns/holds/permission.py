@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
@@ -17,6 +17,7 @@ from streamengine.model.errors import HistoryError
 
 from ..model.errors import TurnError
 from ..open_turn import TurnEnd
+from ..subscribers import Subscribers
 from .hold import Hold, Holder
 
 Verdict = Literal["allowed", "denied", "dropped"]
@@ -40,6 +41,15 @@ class PermissionCard:
     subject: str
 
 
+@dataclass(frozen=True, slots=True)
+class PermissionNews:
+    """What became of a card: it is up now, or it is gone, with what was said to it."""
+
+    card: PermissionCard
+    verdict: Verdict | None = None
+    """None: it is up, and waits."""
+
+
 @final
 class PermissionDesk:
     """The card of one workspace, and what persons wished to be remembered."""
@@ -51,11 +61,18 @@ class PermissionDesk:
         self._owner: PermissionHold | None = None
         self._rules: dict[str, bool] | None = None
         self._writing = asyncio.Lock()
+        self._subscribers = Subscribers[PermissionNews]("permissions")
 
     @property
     def card(self) -> PermissionCard | None:
         """What is asked now."""
         return self._card
+
+    def subscribe(self, f: Callable[[PermissionNews], object]) -> Callable[[], None]:
+        """Call ``f`` for each card that is put up, and once when it is gone: so an id that was told
+        can be answered until it is told again. Gives what ends that.
+        """
+        return self._subscribers.subscribe(f)
 
     @fb.effect
     async def answer(self, request_id: str, *, allow: bool, remember: bool = False) -> bool:
@@ -66,11 +83,12 @@ class PermissionDesk:
         card, verdict, owner = self._card, self._verdict, self._owner
         if not request_id or card is None or verdict is None or card.request_id != request_id:
             return False
-        self._clear()
+        said: Verdict = "allowed" if allow else "denied"
+        self._clear(said)
         with fb.uninterruptible():  # nobody but this answers it any more
             if remember:
                 await self._remember(card.subject, allow)
-            verdict.done_unsafe(fb.Success("allowed" if allow else "denied"))
+            verdict.done_unsafe(fb.Success(said))
         if owner is not None:
             owner._holder.changed()
         return True
@@ -84,17 +102,21 @@ class PermissionDesk:
         self._drop()
         self._card, self._owner = card, owner
         verdict = self._verdict = fb.Deferred[Verdict]()
+        self._subscribers.tell(PermissionNews(card))
         return verdict
 
     def _drop(self) -> None:
         verdict = self._verdict
-        self._clear()
+        self._clear("dropped")
         if verdict is not None:
             verdict.done_unsafe(fb.Success("dropped"))
 
-    def _clear(self) -> None:
+    def _clear(self, said: Verdict) -> None:
         # With no suspension between the check of an id and this: an answer counts once.
+        card = self._card
         self._card = self._verdict = self._owner = None
+        if card is not None:
+            self._subscribers.tell(PermissionNews(card, said))
 
     async def _load(self) -> dict[str, bool]:
         if self._rules is None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 import fibers as fb
 from streamengine.history.directory import DurableDirectory, OpenDirectory
-from turns.holds.permission import PermissionDesk
+from turns.holds.permission import PermissionDesk, PermissionNews
+from turns.workspace import Workspace, Workspaces
 
 from .kit import Bench
 
@@ -94,6 +97,79 @@ async def test_the_end_of_a_turn_leaves_the_card_of_another(bench: Bench) -> Non
     await bench.close(first, "errored")
 
     assert card_id(bench.workspace.permissions) == "p2"
+
+
+# ---- who looks on
+
+
+def heard_at(bench: Bench) -> tuple[list[tuple[str, str | None]], Callable[[], None]]:
+    """What the desk tells from now on, as (request id, verdict), and what ends that."""
+    heard: list[tuple[str, str | None]] = []
+    desk = bench.workspace.permissions
+
+    def hear(news: PermissionNews) -> None:
+        heard.append((news.card.request_id, news.verdict))
+        # What can be answered is what was told last.
+        assert (desk.card == news.card) is (news.verdict is None)
+
+    return heard, desk.subscribe(hear)
+
+
+@pytest.mark.parametrize(("allow", "verdict"), [(True, "allowed"), (False, "denied")])
+async def test_who_looks_on_hears_of_each_question_and_of_its_answer_once(
+    bench: Bench, allow: bool, verdict: str
+) -> None:
+    heard, stop = heard_at(bench)
+    desk = bench.workspace.permissions
+    bench.open().permission.show("p1", "May I?", subject="x")
+
+    for request_id in ("p0", "p1", "p1"):
+        await bench.run(desk.answer(request_id, allow=allow))
+    stop()
+    bench.open("t2").permission.show("p2", "May I?", subject="x")
+
+    assert heard == [("p1", None), ("p1", verdict)]
+
+
+@pytest.mark.spec("O13")
+async def test_who_looks_on_hears_of_a_question_that_goes_without_an_answer(bench: Bench) -> None:
+    heard, _ = heard_at(bench)
+    turn = bench.open()
+    asking = bench.rt.run_fork(turn.permission.ask("May I?", subject="x"))
+    await bench.idle()
+    await bench.run(asking.interrupt())
+    turn.permission.show("p1", "May I?", subject="x")
+    turn.permission.show("p2", "May I?", subject="x")
+    await bench.close(turn, "errored")
+
+    first = heard[0][0]
+    assert heard == [
+        (first, None),
+        (first, "dropped"),
+        ("p1", None),
+        ("p1", "dropped"),
+        ("p2", None),
+        ("p2", "dropped"),
+    ]
+
+
+def test_each_workspace_is_told_once_whether_it_was_made_before_or_after(tmp_path: Path) -> None:
+    workspaces = Workspaces(
+        lambda name: Workspace(name, folder=tmp_path / name, state=tmp_path / "state" / name)
+    )
+    workspaces.get("w1")
+    heard: list[str] = []
+
+    stop = workspaces.observe(lambda workspace: heard.append(workspace.workspace_id))
+    for workspace_id in ("w1", "w2", "w2"):
+        workspaces.get(workspace_id)
+    stop()
+    workspaces.get("w3")
+
+    assert heard == ["w1", "w2"]
+
+
+# ---- what is remembered
 
 
 async def test_what_a_person_wished_to_be_remembered_is_asked_no_more(bench: Bench) -> None:
