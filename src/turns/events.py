@@ -113,6 +113,7 @@ class SubturnSpawnEvent(_BaseEvent):
 
     type: Literal["subturn.spawn"] = "subturn.spawn"
     child_id: str
+    prompt: str
     depth: int
     critical: bool
 

@@ -294,6 +294,7 @@ class _Child:
                 workspace_id=self._parent.session,
                 turn_id=self._parent.turn_id,
                 child_id=self.state.turn_id,
+                prompt=self._request.prompt,
                 depth=self.state.depth,
                 critical=self.state.critical,
             )

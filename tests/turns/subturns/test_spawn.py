@@ -37,6 +37,7 @@ async def test_a_child_gives_its_answer_and_is_told_of(tree: MakeTree) -> None:
     spawned, ended = t.of(SubturnSpawnEvent)[0], t.of(SubturnEndEvent)[0]
     assert spawned.child_id == ended.child_id == result.child_id
     assert (spawned.turn_id, spawned.workspace_id, spawned.depth) == ("turn-w1", "w1", 1)
+    assert spawned.prompt == "Look"
     assert ended.status == "completed"
     assert root.child_ids == [result.child_id]
 
