@@ -1,16 +1,17 @@
-"""Where records of turns are kept: the protocol, and the embedded default on files."""
+"""Where records of turns are kept: the protocol, and the embedded default on files. ``sql/`` is the
+same in a database.
+"""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast, final
+from typing import Final, Protocol, TypeVar, final
 
 import structlog
-from pydantic import ValidationError
 
 from fibers import Effect, effect
 from streamengine import HistoryError
@@ -22,12 +23,12 @@ from streamengine.model import is_valid_id
 
 from ..model.errors import TurnError
 from ..model.ids import is_handle_id
-from ..model.record import RECORD_VERSION, TurnRecord
+from ..model.record import TurnRecord
+from .stored import Unusable, record_of
 
 HANDLES_DIRECTORY: Final = "task-handles"
 _SUFFIX: Final = ".json"
 _TEMP_NAME: Final = re.compile(r"wst_[a-z0-9_-]+\.json\.tmp-[0-9a-f]{16}")
-_FIRST_ERRORS: Final = 3
 
 T = TypeVar("T")
 
@@ -40,8 +41,7 @@ class LoadedRecords:
 
     records: tuple[TurnRecord, ...]
     warnings: tuple[str, ...] = ()
-    """One for each file or directory that is left as it is: its path, what is wrong, the way out.
-    """
+    """One for each thing that is left as it is: where it is kept, what is wrong, the way out."""
 
 
 class TurnStore(Protocol):
@@ -58,6 +58,23 @@ class TurnStore(Protocol):
         and hides nothing else; fails with "store" only where nothing at all can be listed.
         """
         ...
+
+
+@contextmanager
+def said_of_store() -> Generator[None]:
+    """What a disk or a database refused in the block is a TurnError, "store", with the way out."""
+    try:
+        yield
+    except HistoryError as error:
+        raise TurnError("store", f"{error.path}: {error.message}", error.way_out) from error
+
+
+def in_order(records: Iterable[TurnRecord], warnings: Iterable[str]) -> LoadedRecords:
+    """What a load found, in the order of creation. The warnings are logged."""
+    told = tuple(warnings)
+    for warning in told:
+        _log.warning("a record of a turn is left as it is", problem=warning)
+    return LoadedRecords(tuple(sorted(records, key=lambda r: (r.created_at, r.handle_id))), told)
 
 
 @final
@@ -97,10 +114,8 @@ class FileTurnStore(TurnStore):
 
     @effect(raises=TurnError)
     async def _done(self, lane: Callable[[], Lane], job: Callable[[], T]) -> T:
-        try:
+        with said_of_store():
             return job() if self._io == "inline" else await lane().run(job)
-        except HistoryError as error:
-            raise TurnError("store", f"{error.path}: {error.message}", error.way_out) from error
 
     def _directory(self, owner: str) -> DurableDirectory:
         path = self._path / owner / HANDLES_DIRECTORY
@@ -123,10 +138,7 @@ class FileTurnStore(TurnStore):
                 self._load_owner(owner, records, warnings)
             except HistoryError as error:
                 warnings.append(f"{error} Its turns are not shown.")
-        for warning in warnings:
-            _log.warning("a record of a turn is left as it is", problem=warning)
-        records.sort(key=lambda record: (record.created_at, record.handle_id))
-        return LoadedRecords(tuple(records), tuple(warnings))
+        return in_order(records, warnings)
 
     def _load_owner(self, owner: str, records: list[TurnRecord], warnings: list[str]) -> None:
         with self._directory(owner).opened() as directory:
@@ -139,60 +151,18 @@ class FileTurnStore(TurnStore):
                     continue
                 try:
                     records.append(_read(directory, owner, name))
-                except _Unusable as problem:
+                except Unusable as problem:
                     warnings.append(str(problem))
                 except HistoryError as error:
                     warnings.append(str(error))
-
-
-class _Unusable(Exception):
-    """A file that is no record that can be used here."""
 
 
 def _read(directory: OpenDirectory, owner: str, name: str) -> TurnRecord:
     path = directory.path_of(name)
     handle_id = name.removesuffix(_SUFFIX)
     if handle_id == name or not is_handle_id(handle_id):
-        raise _Unusable(f"{path}: not the file of a handle. Move it away if it is not needed here.")
+        raise Unusable(f"{path}: not the file of a handle. Move it away if it is not needed here.")
     content = directory.read(name)
     if content is None:
-        raise _Unusable(f"{path}: removed while it was read. Nothing needs to be done.")
-    try:
-        fields: Any = json.loads(content.data)
-    except (ValueError, RecursionError) as error:
-        raise _Unusable(f"{path}: not JSON ({error}). Mend it, or move it away.") from error
-    version = cast("dict[str, Any]", fields).get("version") if isinstance(fields, dict) else None
-    if isinstance(version, int) and version > RECORD_VERSION:
-        raise _Unusable(
-            f"{path}: written by a newer version (format {version}, this one reads up to "
-            f"{RECORD_VERSION}). Use that version to read it."
-        )
-    try:
-        record = TurnRecord.model_validate_json(_without_halves(content.data, fields), strict=True)
-    except ValidationError as error:
-        raise _Unusable(
-            f"{path}: not the record of a turn ({_first_of(error)}). Mend it, or move it away."
-        ) from error
-    if (record.handle_id, record.owner_workspace_id) != (handle_id, owner):
-        raise _Unusable(
-            f"{path}: the record of {record.handle_id} of {record.owner_workspace_id}. "
-            "Move it to the directory of its owner, under its own name."
-        )
-    return record
-
-
-def _without_halves(data: bytes, fields: Any) -> bytes:
-    """``data`` with a question mark for each half of a character: the strict reader refuses it, and
-    for that no turn shall be lost.
-    """
-    if rb"\ud" not in data.lower():
-        return data
-    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _first_of(error: ValidationError) -> str:
-    said = [
-        f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}"
-        for each in error.errors(include_url=False)[:_FIRST_ERRORS]
-    ]
-    return "; ".join(said)
+        raise Unusable(f"{path}: removed while it was read. Nothing needs to be done.")
+    return record_of(content.data, place=str(path), handle_id=handle_id, owner=owner)

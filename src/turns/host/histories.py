@@ -1,4 +1,6 @@
-"""From the URL of a history to where the conversations are kept: files, or a database."""
+"""From the URL of a history to where conversations and the records of turns are kept: files, or a
+database.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from streamengine import FileHistory, HistoryError, HistoryStore
 from streamengine.history import hold
 from streamengine.redact import Secret
 
+from ..handles.store import FileTurnStore, TurnStore
 from .errors import HostError, UsageError
 from .logs import keep_secret
 
@@ -65,6 +68,24 @@ async def open_history(state: Path, database: Secret | None) -> HistoryStore:
     from streamengine.history.sql import SqlHistory
 
     return await SqlHistory.open(database.reveal())
+
+
+@fb.effect(raises=HistoryError)
+async def open_turn_store(state: Path, history: HistoryStore) -> TurnStore:
+    """Where the records of turns are kept: in the state directory, or in the database that
+    ``history`` is in; with that one's lock, and for as long as it is open.
+
+    ``history``: what ``open_history`` gave for this state directory. Fails with "newer_version".
+    """
+    if isinstance(history, FileHistory):
+        return FileTurnStore(state)
+    # Only here: it is an extra.
+    from streamengine.history.sql import SqlHistory
+
+    from ..handles.sql import SqlTurnStore
+
+    assert isinstance(history, SqlHistory), "open_history gives no other"
+    return await SqlTurnStore.open(history)
 
 
 def _check_installed(kind: str) -> None:

@@ -267,14 +267,14 @@ class Databases:
         return bool(await self._do("SELECT 1 FROM history_partials"))
 
     @contextmanager
-    def failing(self, what: Literal["rows", "partial"]) -> Generator[None]:
+    def failing(self, what: Literal["rows", "partial", "records"]) -> Generator[None]:
         from sqlalchemy import event
 
-        tables = ("history_rows",) if what == "rows" else ("history_partial",)
+        table = {"rows": "history_rows", "partial": "history_partial", "records": "turn_records"}
 
         def refuse(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
             written = statement.startswith(("INSERT", "UPDATE"))
-            if written and any(table in statement for table in tables):
+            if written and table[what] in statement:
                 raise no_space()
 
         engines = [history._database.engine.sync_engine for history in self._open]

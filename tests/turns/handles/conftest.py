@@ -11,7 +11,10 @@ import pytest
 import fibers as fb
 from fibers.testing import TestClock
 from tests.streamengine.engine.kit import Answer, unhandled_failures
+from tests.streamengine.history.backends import KINDS, Kind, postgres_sockets
 
+from .backends import Backend
+from .backends import backend as make_backend
 from .kit import Process, make_process
 
 
@@ -58,6 +61,29 @@ async def process(rt: fb.Runtime, clock: TestClock, tmp_path: Path) -> AsyncIter
     for made in begun:
         made.store.bury()
         await made.crash()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The socket directory of a PostgreSQL server; the test is skipped where there is none."""
+    yield from postgres_sockets()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each kind of place that records can be kept in."""
+    kind: Kind = request.param
+    return kind
+
+
+@pytest.fixture
+async def backend(
+    request: pytest.FixtureRequest, kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Backend]:
+    """An empty place of that kind."""
+    sockets = request.getfixturevalue("postgres") if kind == "postgresql" else None
+    async with make_backend(kind, tmp_path, monkeypatch, sockets) as place:
+        yield place
 
 
 @pytest.fixture(autouse=True)

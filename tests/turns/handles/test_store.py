@@ -1,30 +1,25 @@
-"""FileTurnStore: one file a turn, and what is no record of one."""
+"""The stores of records, on files, SQLite and PostgreSQL: one record a turn, and what is none."""
 
 from __future__ import annotations
 
-import errno
+import asyncio
 import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 import fibers as fb
-from streamengine.history import directory as directory_module
-from streamengine.history.directory import Step
-from turns import FileTurnStore, LoadedRecords, TurnError, TurnRecord
+from turns import LoadedRecords, TurnError, TurnRecord, TurnStore
 from turns.model.cause import ManualSupersession
 from turns.model.record import now
 
+from .backends import OWNER, Backend
 from .conftest import MakeProcess
 
-OWNER = "owner"
-
-Spoil = Callable[[Path], object]
-"""Makes a good file a bad one."""
+Spoil = Callable[[bytes], bytes]
+"""Makes bad content of good."""
 
 
 def record(number: int = 1, **fields: Any) -> TurnRecord:
@@ -41,55 +36,59 @@ def record(number: int = 1, **fields: Any) -> TurnRecord:
     return plain.model_copy(update=fields)
 
 
-def store_of(tmp_path: Path, **options: Any) -> FileTurnStore:
-    kept: dict[str, Any] = {"io": "inline", "fsync": "off", **options}
-    return FileTurnStore(tmp_path, **kept)
-
-
-async def load(store: FileTurnStore) -> LoadedRecords:
+async def load(store: TurnStore) -> LoadedRecords:
     with capture_logs():
         return await store.load()
 
 
+async def fields_in(backend: Backend, handle_id: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(await backend.get(handle_id))
+    return fields
+
+
 @pytest.mark.spec("T7")
-@pytest.mark.parametrize("io", ["inline", "thread"])
-async def test_a_record_is_read_as_it_was_written(tmp_path: Path, io: Any) -> None:
-    store = store_of(tmp_path, io=io)
+async def test_a_record_is_read_as_it_was_written(backend: Backend) -> None:
+    store = await backend.store()
     first = record(1)
     settled = record(2).settled(ManualSupersession(message_id="u_9"), None)
     await store.write(settled)
     await store.write(first)
 
+    for reader in (store, await backend.store()):
+        loaded = await load(reader)
+
+        assert [r.handle_id for r in loaded.records] == ["wst_1", "wst_2"]
+        assert loaded.records == (first, settled)
+        assert loaded.records[1].settled_for == ManualSupersession(message_id="u_9")
+        assert loaded.warnings == ()
+
+
+async def test_a_record_takes_the_place_of_the_one_before(backend: Backend) -> None:
+    store = await backend.store()
+    await store.write(record(prompt="x" * 100_000))
+    await store.write(record(prompt="then"))
+    await store.write(record(2))
+
+    assert [r.prompt for r in (await load(store)).records] == ["then", "Count them"]
+
+
+async def test_of_many_writes_of_one_record_the_last_stays(backend: Backend) -> None:
+    store = await backend.store()
+    writes = [store.write(record(n % 3, ignored_ends=n)) for n in range(30)]
+
+    await fb.for_each(writes, lambda write: write, concurrency="unbounded", discard=True)
+
     loaded = await load(store)
-
-    assert [r.handle_id for r in loaded.records] == ["wst_1", "wst_2"]
-    assert loaded.records == (first, settled)
-    assert loaded.records[1].settled_for == ManualSupersession(message_id="u_9")
-    assert loaded.warnings == ()
-
-
-async def test_a_file_is_private_and_whole_at_every_step(tmp_path: Path) -> None:
-    path = tmp_path / "workspaces" / OWNER / "task-handles" / "wst_1.json"
-    seen: list[Step] = []
-
-    def look(step: Step) -> None:
-        seen.append(step)
-        if path.exists():
-            assert json.loads(path.read_text())["handleId"] == "wst_1"
-            assert path.stat().st_mode & 0o077 == 0
-
-    store = store_of(tmp_path, fsync="terminal", on_step=look)
-    await store.write(record())
-    await store.write(record(prompt="again"))
-
-    assert path == store.path_of(record())
-    # Durable before it is told: the file, then its place.
-    assert seen[-4:] == ["temp-written", "temp-synced", "replaced", "directory-synced"]
+    assert [(r.handle_id, r.ignored_ends) for r in loaded.records] == [
+        ("wst_0", 27),
+        ("wst_1", 28),
+        ("wst_2", 29),
+    ]
 
 
 @pytest.mark.spec("T7")
-async def test_an_older_record_without_a_cause_is_read(tmp_path: Path) -> None:
-    store = store_of(tmp_path)
+async def test_an_older_record_without_a_cause_is_read(backend: Backend) -> None:
+    store = await backend.store()
     await store.write(record(status="interrupted"))
 
     [loaded] = (await load(store)).records
@@ -99,52 +98,30 @@ async def test_an_older_record_without_a_cause_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("T7")
-async def test_a_cause_and_a_field_of_a_newer_version_survive(tmp_path: Path) -> None:
-    store = store_of(tmp_path)
+async def test_a_cause_and_a_field_of_a_newer_version_survive(backend: Backend) -> None:
+    store = await backend.store()
     await store.write(record(status="error", cause="solar-flare", evidence={"size": 3}))
-    path = store.path_of(record())
-    path.write_text(json.dumps({**json.loads(path.read_text()), "shownAs": "card"}))
+    stored = await fields_in(backend, "wst_1")
+    await backend.put("wst_1", json.dumps({**stored, "shownAs": "card"}).encode())
 
     [loaded] = (await load(store)).records
     assert (loaded.cause, loaded.settled_for) == ("solar-flare", None)
     await store.write(loaded.changed())
 
-    stored = json.loads(path.read_text())
+    stored = await fields_in(backend, "wst_1")
     assert (stored["shownAs"], stored["evidence"]) == ("card", {"size": 3})
 
 
-def _write(text: str) -> Spoil:
-    return lambda path: path.write_text(text)
-
-
 def _changed(**fields: Any) -> Spoil:
-    def change(path: Path) -> None:
-        path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
-
-    return change
-
-
-def _link(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.with_name("wst_3.json"))
-
-
-def _directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
+    return lambda body: json.dumps({**json.loads(body), **fields}).encode()
 
 
 BAD: dict[str, tuple[Spoil, str]] = {
-    "empty": (_write(""), "not JSON"),
-    "torn": (_write('{"kind": "workspace_tu'), "not JSON"),
-    "deep": (_write("[" * 200_000), "not JSON"),
-    "not text": (lambda path: path.write_bytes(b"\xff\xfe\x00"), "not JSON"),
-    "a list": (_write("[]"), "not the record of a turn"),
+    "empty": (lambda _: b"", "not JSON"),
+    "torn": (lambda _: b'{"kind": "workspace_tu', "not JSON"),
+    "deep": (lambda _: b"[" * 200_000, "not JSON"),
+    "not text": (lambda _: b"\xff\xfe\x00", "not JSON"),
+    "a list": (lambda _: b"[]", "not the record of a turn"),
     "another kind": (_changed(kind="note"), "kind"),
     "an unknown status": (_changed(status="paused"), "status"),
     "a number for a name": (_changed(turnId=7), "turnId"),
@@ -154,95 +131,63 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "newer": (_changed(version=2), "newer version"),
     "another handle": (_changed(handleId="wst_9"), "under its own name"),
     "another owner": (_changed(ownerWorkspaceId="else"), "of its owner"),
-    "a link": (_link, "symbolic link"),
-    "a directory": (_directory, "not the kind of file"),
-    "a pipe": (_fifo, "not the kind of file"),
 }
 
 
 @pytest.mark.spec("T20")
 @pytest.mark.parametrize("bad", BAD)
-async def test_a_bad_file_is_named_and_hides_no_other(tmp_path: Path, bad: str) -> None:
-    store = store_of(tmp_path)
+async def test_a_bad_record_is_named_and_hides_no_other(
+    backend: Backend, kind: str, bad: str
+) -> None:
+    if (kind, bad) == ("postgresql", "not text"):
+        return  # it takes nothing else
+    store = await backend.store()
     for number in (1, 2, 3):
         await store.write(record(number))
     spoil, problem = BAD[bad]
-    path = store.path_of(record(2))
-    spoil(path)
+    spoilt = spoil(await backend.get("wst_2"))
+    await backend.put("wst_2", spoilt)
 
     with capture_logs() as logs:
         loaded = await store.load()
 
     assert [r.handle_id for r in loaded.records] == ["wst_1", "wst_3"]
     [warning] = loaded.warnings
-    assert str(path) in warning
-    assert problem in warning
+    _, place, said = warning.partition(backend.place_of("wst_2"))
+    assert place
+    assert problem in said
     # What it is, and what to do.
-    assert warning.removeprefix(str(path)).count(". ") >= 1
+    assert said.count(". ") >= 1
     assert [log["log_level"] for log in logs] == ["warning"]
-    assert path.is_symlink() or path.exists()
+    assert await backend.get("wst_2") == spoilt
 
 
 @pytest.mark.spec("T20")
-@pytest.mark.parametrize(
-    "name", ["notes.txt", "wst_.json", "WST_1.json", "wst_1.json.bak", ".json"]
-)
-async def test_a_foreign_file_is_named_and_left(tmp_path: Path, name: str) -> None:
-    store = store_of(tmp_path)
+@pytest.mark.parametrize("handle_id", ["notes", "wst_", "WST_1", "wst_1.bak", ""])
+async def test_what_is_kept_under_no_handle_is_named_and_left(
+    backend: Backend, handle_id: str
+) -> None:
+    store = await backend.store()
     await store.write(record())
-    foreign = store.path_of(record()).with_name(name)
-    foreign.write_text("mine")
+    await backend.put(handle_id, b"mine")
 
     loaded = await load(store)
 
     assert len(loaded.records) == 1
-    assert str(foreign) in loaded.warnings[0]
-    assert foreign.read_text() == "mine"
+    assert backend.place_of(handle_id) in loaded.warnings[0]
+    assert await backend.get(handle_id) == b"mine"
 
 
-@pytest.mark.spec("T20")
-async def test_an_unreadable_directory_hides_no_other_owner(tmp_path: Path) -> None:
-    store = store_of(tmp_path)
-    await store.write(record(1))
-    await store.write(record(2, owner_workspace_id="other"))
-    bad = tmp_path / "workspaces" / OWNER / "task-handles"
-    bad.rename(bad.with_name("away"))
-    bad.write_text("not a directory")
-
-    loaded = await load(store)
-
-    assert [r.handle_id for r in loaded.records] == ["wst_2"]
-    assert str(bad) in loaded.warnings[0]
+async def test_an_empty_place_has_no_turns(backend: Backend) -> None:
+    assert await load(await backend.store()) == LoadedRecords(())
 
 
-async def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path) -> None:
-    store = store_of(tmp_path)
-    await store.write(record())
-    temp = store.path_of(record()).with_name("wst_1.json.tmp-0123456789abcdef")
-    temp.write_text('{"kind"')
-
-    loaded = await load(store)
-
-    assert loaded.warnings == ()
-    assert not temp.exists()
-
-
-async def test_an_empty_state_directory_has_no_turns(tmp_path: Path) -> None:
-    assert await load(store_of(tmp_path / "none")) == LoadedRecords(())
-    assert not (tmp_path / "none").exists()
-
-
-async def test_a_full_disk_is_said_and_leaves_the_old_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = store_of(tmp_path)
+async def test_a_full_disk_is_said_and_leaves_the_old_record(backend: Backend) -> None:
+    store = await backend.store()
     await store.write(record())
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "no space left")
-
-    monkeypatch.setattr(directory_module, "_write_all", full)
-    exit_ = await store.write(record(prompt="changed")).exit()
+    with backend.full():
+        exit_ = await store.write(record(prompt="changed")).exit()
 
     assert isinstance(exit_, fb.Failure)
     error = exit_.failure().squash()
@@ -254,17 +199,33 @@ async def test_a_full_disk_is_said_and_leaves_the_old_record(
     assert loaded.prompt == "Count them"
 
 
+async def test_a_write_that_is_interrupted_leaves_a_whole_record(backend: Backend) -> None:
+    store = await backend.store()
+    await store.write(record(prompt="one"))
+
+    for prompt in ("two", "three"):
+        task = asyncio.ensure_future(store.write(record(prompt=prompt)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    loaded = await load(store)
+    assert loaded.warnings == ()
+    assert [r.prompt in ("one", "two", "three") for r in loaded.records] == [True]
+
+
 @pytest.mark.spec("T20")
-async def test_a_bad_file_keeps_no_turn_from_running(process: MakeProcess, tmp_path: Path) -> None:
-    first = await process()
+async def test_a_bad_record_keeps_no_turn_from_running(
+    backend: Backend, process: MakeProcess
+) -> None:
+    first = await process(store=await backend.store())
     broken = await first.create()
     kept = await first.create("Later", "w2")
     await first.crash()
-    store = store_of(tmp_path)
-    store.path_of(first.store.written[0]).write_text("{")
+    await backend.put(broken.handle_id, b"{")
 
     with capture_logs() as logs:
-        after = await process()
+        after = await process(store=await backend.store())
 
     assert any(broken.handle_id in str(log.get("problem")) for log in logs)
     [record_] = await after.rt.run(after.turns.list())
@@ -272,9 +233,9 @@ async def test_a_bad_file_keeps_no_turn_from_running(process: MakeProcess, tmp_p
 
 
 @pytest.mark.spec("T16", "T20")
-async def test_half_a_character_in_a_text_does_not_lose_the_turn(tmp_path: Path) -> None:
+async def test_half_a_character_in_a_text_does_not_lose_the_turn(backend: Backend) -> None:
     """A model may cut an emoji in two; a whole one stays whole."""
-    store = store_of(tmp_path)
+    store = await backend.store()
     await store.write(record(1, prompt="half \ud83d, whole \U0001f600", final_message="\ude00"))
 
     loaded = await load(store)
@@ -282,3 +243,12 @@ async def test_half_a_character_in_a_text_does_not_lose_the_turn(tmp_path: Path)
     assert loaded.warnings == ()
     (read,) = loaded.records
     assert (read.prompt, read.final_message) == ("half ?, whole \U0001f600", "?")
+
+
+async def test_a_text_with_every_odd_character_is_kept(backend: Backend) -> None:
+    """Also those that a database has no place for, or a meaning."""
+    odd = "".join(map(chr, range(256))) + "\u2028\ufffe'\";--%s$1:name\\"
+    store = await backend.store()
+    await store.write(record(prompt=odd))
+
+    assert [r.prompt for r in (await load(store)).records] == [odd]

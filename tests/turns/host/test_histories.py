@@ -20,11 +20,13 @@ from streamengine import FileHistory
 from streamengine.history import StateDirLocked
 from streamengine.redact import Secret
 from tests.streamengine.history.backends import Databases, Postgres, Sqlite, postgres_sockets
+from tests.turns.handles.test_store import record
+from turns import FileTurnStore
 from turns.host import logs
 from turns.host.cli import main
 from turns.host.config import ServeConfig
 from turns.host.errors import HostError, UsageError
-from turns.host.histories import database_of, open_history
+from turns.host.histories import database_of, open_history, open_turn_store
 
 from .programs import WAIT_SECONDS, WORDS, fiberscope, said, script_in, serving
 
@@ -113,6 +115,26 @@ def test_a_chat_without_a_server_keeps_its_rows_there(tmp_path: Path) -> None:
 async def test_without_one_they_are_files_of_the_state_directory(tmp_path: Path) -> None:
     async with fb.Scope() as scope:
         assert isinstance(await scope.provide(open_history(tmp_path, None)), FileHistory)
+
+
+async def test_records_of_turns_are_where_the_history_is(
+    tmp_path: Path, database: Databases
+) -> None:
+    for url in (None, Secret(database.url)):
+        for number in (1, 2):  # a process, and the next one
+            async with fb.Scope() as scope:
+                history = await scope.provide(open_history(tmp_path, url))
+                store = await scope.provide(open_turn_store(tmp_path, history))
+                assert isinstance(store, FileTurnStore) == (url is None)
+                assert len((await store.load()).records) == number - 1
+                await store.write(record(number))
+
+    assert await database._do("SELECT handle_id FROM turn_records ORDER BY 1") == [
+        ("wst_1",),
+        ("wst_2",),
+    ]
+    files = tmp_path / "workspaces" / "owner" / "task-handles"
+    assert sorted(os.listdir(files)) == ["wst_1.json", "wst_2.json"]
 
 
 # ---- what is one line on standard error

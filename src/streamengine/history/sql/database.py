@@ -5,6 +5,7 @@ SQLite and PostgreSQL differ only here.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -26,7 +27,9 @@ _DURABLE: Final = "history_durable"
 
 @final
 class Database:
-    """Connections to one database. Nothing is opened before the first transaction."""
+    """Connections to one database, for all that is kept in it. Of one loop. Nothing is opened
+    before the first transaction.
+    """
 
     def __init__(self, url: str, *, fsync: FsyncPolicy) -> None:
         """`url`: "sqlite:////path/to/file" or "postgresql://user@host/name".
@@ -36,6 +39,8 @@ class Database:
         self.url = _url_of(url)
         self.place = _shown(self.url)
         self._fsync: FsyncPolicy = fsync
+        # SQLite has one writer, who is waited for here: it would answer a second one with an error.
+        self._free = asyncio.Semaphore(1 if self.is_sqlite else _CONNECTIONS)
         self._engine: AsyncEngine | None = None
 
     @property
@@ -48,22 +53,16 @@ class Database:
         name = self.url.database
         return Path(os.path.realpath(name)) if self.is_sqlite and name else None
 
-    @property
-    def connections(self) -> int:
-        """How many transactions run side by side. SQLite has one writer, who is waited for here:
-        it would answer a second one with an error.
-        """
-        return 1 if self.is_sqlite else _CONNECTIONS
-
     @asynccontextmanager
     async def transaction(self, *, durable: bool) -> AsyncGenerator[AsyncConnection]:
-        """A transaction, committed at the end of the block, rolled back if that raises.
+        """A transaction, committed at the end of the block, rolled back if that raises. It begins
+        once a connection is free, first come, first served.
 
         `durable`: the disk is waited for under the policy "terminal". Raises HistoryError.
         """
         syncs = self._fsync == "every-write" or (durable and self._fsync == "terminal")
         with reported(self.place):
-            async with self.engine.connect() as plain:
+            async with self._free, self.engine.connect() as plain:
                 connection = await plain.execution_options(**{_DURABLE: syncs})
                 async with connection.begin():
                     if not self.is_sqlite and not syncs:

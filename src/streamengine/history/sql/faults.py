@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ...model.errors import HistoryError
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -24,7 +28,11 @@ def _history_error(error: SQLAlchemyError | OSError, place: str) -> HistoryError
     reason = str(cause) or type(cause).__name__
     # PostgreSQL has five letters for it, SQLite only words.
     state = str(getattr(cause, "sqlstate", None) or "")
-    if state in ("53100", "54000") or "database or disk is full" in reason:
+    if (
+        state in ("53100", "54000")
+        or "database or disk is full" in reason
+        or (isinstance(cause, OSError) and cause.errno in _NO_ROOM)
+    ):
         return HistoryError(
             "disk_full",
             place,

@@ -8,7 +8,6 @@ a greatest length, and not every database stores every character.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import Final
 
 from sqlalchemy import (
@@ -23,13 +22,9 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    insert,
-    inspect,
-    select,
-    update,
 )
 
-from ...model.errors import HistoryError
+from .versions import Migration, bring_up
 
 _metadata: Final = MetaData()
 _ID: Final = String(64)
@@ -109,8 +104,6 @@ holder: Final = Table("history_holder", _metadata, Column("body", Text, nullable
 """The process that uses this database, in one row; only so that a refusal can name it."""
 
 
-Migration = Callable[[Connection], None]
-
 MIGRATIONS: list[Migration] = [_metadata.create_all]
 """Each brings a database from the version of its place to the next one. Only ever added to."""
 
@@ -121,23 +114,5 @@ def client_key(client_message_id: str) -> str:
 
 
 def migrate(connection: Connection, place: str) -> int:
-    """Bring the database to this version, in the transaction of the connection; gives the version
-    that it had. Raises HistoryError ("newer_version": another version of this program made it).
-    """
-    version = 0
-    if inspect(connection).has_table(version_table.name):
-        version = connection.scalar(select(version_table.c.version)) or 0
-    if version > len(MIGRATIONS):
-        raise HistoryError(
-            "newer_version",
-            place,
-            f"its tables have version {version}; this program knows them up to {len(MIGRATIONS)}",
-            "Use the program that made them, or a newer one; nothing was changed.",
-        )
-    for migration in MIGRATIONS[version:]:
-        migration(connection)
-    if version == 0:
-        connection.execute(insert(version_table).values(version=len(MIGRATIONS)))
-    elif version < len(MIGRATIONS):
-        connection.execute(update(version_table).values(version=len(MIGRATIONS)))
-    return version
+    """Bring the history's tables to this version; as ``bring_up``."""
+    return bring_up(connection, version_table, MIGRATIONS, place)

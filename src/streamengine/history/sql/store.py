@@ -84,7 +84,6 @@ class SqlHistory(HistoryStore):
         Raises HistoryError for a URL of another kind of database.
         """
         self._database = Database(url, fsync=fsync)
-        self._connections = asyncio.Semaphore(self._database.connections)
         self._workspaces = Workspaces(self._made, is_idle=lambda workspace: workspace.is_idle)
 
     @staticmethod
@@ -114,6 +113,11 @@ class SqlHistory(HistoryStore):
 
         taken = acquire_release(take(), lambda taken, _exit: give_back(taken))
         return taken.map(lambda taken: taken[0])
+
+    @property
+    def database(self) -> Database:
+        """For who keeps tables beside the history's: one pool of connections, one lock."""
+        return self._database
 
     @effect(raises=HistoryError)
     async def migrate(self) -> int:
@@ -327,10 +331,9 @@ class SqlHistory(HistoryStore):
     async def workspaces(self) -> list[str]:
         tables = (schema.rows, schema.partials, schema.usage, schema.notes)
         ids = union(*(select(table.c.workspace_id) for table in tables)).order_by("workspace_id")
-        async with self._connections:
-            with fb.uninterruptible():
-                async with self._database.transaction(durable=False) as db:
-                    return list((await db.execute(ids)).scalars())
+        with fb.uninterruptible():
+            async with self._database.transaction(durable=False) as db:
+                return list((await db.execute(ids)).scalars())
 
     # ---- one at a time
 
@@ -364,10 +367,7 @@ class SqlHistory(HistoryStore):
                 return done
 
     async def _do(self, workspace: _Workspace, job: Job[T], *, durable: bool) -> T:
-        async with (
-            self._connections,
-            self._database.transaction(durable=durable) as db,
-        ):
+        async with self._database.transaction(durable=durable) as db:
             return await job(workspace.sql, db)
 
     def _made(self, workspace_id: str) -> _Workspace:
