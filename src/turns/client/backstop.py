@@ -58,5 +58,8 @@ class SilenceBackstop:
             heard_at_seconds = self._heard_at_seconds
             await self._clock.sleep(heard_at_seconds + self._silence_seconds - self._clock.now())
             # Not whether the clock has come to the sum: the two may differ by a rounding.
-            if not self._was_excused and heard_at_seconds == self._heard_at_seconds:
+            if self._is_silent_since(heard_at_seconds):
                 return
+
+    def _is_silent_since(self, heard_at_seconds: float) -> bool:
+        return not self._was_excused and heard_at_seconds == self._heard_at_seconds
