@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 WORKSPACE = "ws"
 
-Kind = Literal["files", "sqlite", "postgresql", "memory"]
-KINDS: list[Kind] = ["files", "sqlite", "postgresql", "memory"]
+LastingKind = Literal["files", "sqlite", "postgresql"]
+LASTING_KINDS: list[LastingKind] = ["files", "sqlite", "postgresql"]
+Kind = LastingKind | Literal["memory"]
+KINDS: list[Kind] = [*LASTING_KINDS, "memory"]
 
 _number = count(1)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from streamengine.history import directory as directory_module
-from tests.streamengine.history.backends import Databases, Kind
+from tests.streamengine.history.backends import Databases, LastingKind
 from tests.streamengine.history.backends import backend as database_backend
 from turns import FileTurnStore, TurnStore
 
@@ -126,7 +126,7 @@ class InDatabase:
 
 @asynccontextmanager
 async def backend(
-    kind: Kind, path: Path, patch: pytest.MonkeyPatch, sockets: str | None
+    kind: LastingKind, path: Path, patch: pytest.MonkeyPatch, sockets: str | None
 ) -> AsyncGenerator[Backend]:
     """An empty place of this kind."""
     if kind == "files":

@@ -11,7 +11,7 @@ import pytest
 import fibers as fb
 from fibers.testing import TestClock
 from tests.streamengine.engine.kit import Answer, unhandled_failures
-from tests.streamengine.history.backends import KINDS, Kind, postgres_sockets
+from tests.streamengine.history.backends import LASTING_KINDS, LastingKind, postgres_sockets
 
 from .backends import Backend
 from .backends import backend as make_backend
@@ -69,16 +69,19 @@ def postgres() -> Iterator[str]:
     yield from postgres_sockets()
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
+@pytest.fixture(params=LASTING_KINDS)
+def kind(request: pytest.FixtureRequest) -> LastingKind:
     """Each kind of place that records can be kept in."""
-    kind: Kind = request.param
+    kind: LastingKind = request.param
     return kind
 
 
 @pytest.fixture
 async def backend(
-    request: pytest.FixtureRequest, kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    kind: LastingKind,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Backend]:
     """An empty place of that kind."""
     sockets = request.getfixturevalue("postgres") if kind == "postgresql" else None
