@@ -136,9 +136,11 @@ class Board:
             return _changed(tree, _with_record(known, record))
         tree.add(_node_of(record))
         gone = tree.trim_roots(self._roots)
-        if record.turn_id in gone:
-            return None  # older than all that is shown: it was never there for anybody
-        return Change(record.workspace_id, (tree.get(record.turn_id),), tuple(gone))
+        if record.turn_id not in gone:
+            return Change(record.workspace_id, (tree.get(record.turn_id),), tuple(gone))
+        # Older than all that is shown: it was never there for anybody.
+        gone.remove(record.turn_id)
+        return Change(record.workspace_id, gone=tuple(gone)) if gone else None
 
     def fold_event(self, event: TurnEvent) -> Change | None:
         """An event, whatever it is: most are no matter of the tree."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, get_args
 
 import pytest
@@ -436,3 +439,67 @@ def test_records_that_come_in_another_order_are_shown_as_they_were_created() -> 
         board.fold_record(a_record(number))
 
     assert shown(board) == ["t1", "t2", "t3"]
+
+
+# ---- the changes
+
+Fold = Callable[[Board], Change | None]
+
+
+def a_day_of_turns(seed: int) -> Iterator[Fold]:
+    """All that can be told, in an order that nobody thought of."""
+    rng = random.Random(seed)
+    turns = [f"t{number}" for number in range(1, 9)]
+    children = [f"c{number}" for number in range(1, 9)]
+    statuses: list[TurnStatus] = ["queued", "starting", "running"]
+    causes: list[Cause] = [COMPLETE, StaleRestart(), ExplicitInterrupt(by="ada")]
+    for step in range(120):
+        number = rng.randint(1, 8)
+        anyone = rng.choice(turns + children)
+        record = rng.choice(
+            [
+                a_record(number, rng.choice(statuses), seconds=step),
+                ended(number, rng.choice(causes), seconds=step),
+            ]
+        )
+        event = rng.choice(
+            [
+                spawned(rng.choice(children), anyone, seconds=step),
+                child_ended(rng.choice(children), seconds=step),
+                interrupted(rng.choice(get_args(InterruptKind)), anyone),
+                SteeringInjectedEvent(workspace_id="w1", turn_id=anyone, messages=1),
+            ]
+        )
+        asked = news(
+            rng.choice([None, *get_args(Verdict)]),
+            request=rng.choice(["p1", "p2"]),
+            turn=f"t{number}",
+        )
+        yield rng.choice(
+            [
+                partial(Board.fold_record, record=record),
+                partial(Board.fold_event, event=event),
+                partial(Board.fold_permission, workspace_id="w1", news=asked),
+            ]
+        )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_who_was_there_from_the_start_sees_what_a_newcomer_is_told(seed: int) -> None:
+    board = Board(roots=3, subturns=4)
+    seen: dict[str, TurnNode] = {}
+
+    for fold in a_day_of_turns(seed):
+        change = fold(board)
+        if change is not None:
+            assert change.nodes or change.gone
+            for turn_id in change.gone:
+                del seen[turn_id]  # it was shown, and goes once
+            seen.update({node.id: node for node in change.nodes})
+        told = board.nodes("w1")
+        assert seen == {node.id: node for node in told}
+        # Each after what it is below.
+        above: set[str | None] = {None}
+        for node in told:
+            assert node.parent_id in above
+            above.add(node.id)
