@@ -54,6 +54,8 @@ from .config import Limits
 from .problems import later
 from .root import Root
 from .sse import encode
+from .turn_feed import AnyMessage, TurnNews
+from .turn_messages import TurnsMessage
 
 REMEMBERED_ENDS: Final = 256
 """Ends of messages that are kept as they were told: a row doesn't have all of each."""
@@ -90,6 +92,11 @@ def _of_event(event: Event) -> Told:
     return Told(event.type, event.to_json(), None if cursor is None else str(cursor))
 
 
+def _of_turns(message: AnyMessage) -> Told:
+    # No cursor of its own: who comes again gets the tree anew.
+    return Told(message.type, message.to_json())
+
+
 _HEARTBEAT: Final = (Told("heartbeat", HeartbeatMessage().to_json()),)
 _GOODBYE: Final = Told("shutting-down", ShuttingDownMessage().to_json())
 
@@ -117,6 +124,7 @@ class Subscription:
         self._live: LiveSnapshot | None = None
         self._scheduled: AutoRetryScheduledEvent | None = None
         self._told_to_ms = 0
+        self._turns: TurnsMessage | None = None
 
     def close(self) -> None:
         """The reader has gone: give its place back. Twice is once."""
@@ -176,6 +184,8 @@ class Subscription:
             self._told_to_ms = replayed_to_ms(live)
         retries = self._hub.root.retries
         self._scheduled = None if retries is None else retries.scheduled(self._workspace_id)
+        feed = self._hub.root.turn_feed
+        self._turns = None if feed is None else feed.turns_of(self._workspace_id)
         return self._hub.attach(self._workspace_id, self, sink)
 
     def is_news(self, event: Event) -> bool:
@@ -218,6 +228,8 @@ class Subscription:
             cursor = Cursor(live.message_id, self._told_to_ms)
         if self._scheduled is not None:
             told.append(_of_event(retold(self._scheduled, time.time_ns() // 1_000_000)))
+        if self._turns is not None:
+            told.append(_of_turns(self._turns))
         caught_up = CaughtUpMessage(
             workspace_id=workspace_id,
             replay=kind,
@@ -242,7 +254,9 @@ class Hub:
         self.closed = False
         self._readers: dict[str, dict[Subscription, Sink[Batch] | None]] = {}
         self._ends: OrderedDict[tuple[str, str], TerminalEvent] = OrderedDict()
-        self._unsubscribe = root.engine.events.subscribe(self._tell)
+        self._unsubscribe = [root.engine.events.subscribe(self._tell)]
+        if root.turn_feed is not None:
+            self._unsubscribe.append(root.turn_feed.subscribe(self._tell_of_turns))
 
     @property
     def _engine(self) -> StreamEngine:
@@ -296,7 +310,8 @@ class Hub:
         if self.closed:
             return
         self.closed = True
-        self._unsubscribe()
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
         for readers in self._readers.values():
             for sink in list(readers.values()):
                 if sink is not None:
@@ -357,6 +372,15 @@ class Hub:
         batch = (_of_event(event),)  # once, however many listen
         for subscription, sink in list(readers.items()):
             if sink is not None and subscription.is_news(event):
+                sink.push(batch)
+
+    def _tell_of_turns(self, news: TurnNews) -> None:
+        readers = self._readers.get(news.workspace_id)
+        if not readers:
+            return
+        batch = tuple(_of_turns(message) for message in news.messages)
+        for sink in list(readers.values()):
+            if sink is not None:
                 sink.push(batch)
 
     def _remember(self, event: TerminalEvent) -> None:

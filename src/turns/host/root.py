@@ -39,6 +39,7 @@ from .histories import open_history
 from .hosted_turns import end_left_over, make_turns
 from .models import ImpatientProvider
 from .state import sweep
+from .turn_feed import TurnFeed
 
 ENGINE_OPTIONS: Final = EngineOptions(tool_concurrency=1)
 """Where turns run. One tool after the other: what a person says meanwhile skips those that have not
@@ -58,6 +59,8 @@ class Root:
     """None: failed and interrupted answers stay as they are."""
     turns: AgentTurns | None = None
     """None: there are only messages and their answers."""
+    turn_feed: TurnFeed | None = None
+    """What is told of its turns; None where it has none."""
 
     def shutdown(self, steps: Sequence[Step]) -> Shutdown:
         """The teardown of this root: its app scope first, then ``steps``, then its runtime."""
@@ -175,10 +178,12 @@ class Opening:
             scope=self.app_scope,
             retries=root.retries,
         )
+        feed = TurnFeed(turns)
         # First: what was queued begins with the start, and its failures are its own.
-        self._root = replace(root, turns=turns)
+        self._root = replace(root, turns=turns, turn_feed=feed)
         try:
             await occupy(self.app_scope, turns.manager)
+            feed.take_up(await turns.manager.list())
         except TurnError as error:
             raise HostError(f"the turns can't be read: {error.message} {error.way_out}") from error
 
