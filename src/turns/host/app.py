@@ -20,6 +20,10 @@ WEB: Final = Path(__file__).parent / "web"
 _PAGE: Final = {
     "/": ("index.html", "text/html"),
     "/app.js": ("app.js", "text/javascript"),
+    "/api.js": ("api.js", "text/javascript"),
+    "/dom.js": ("dom.js", "text/javascript"),
+    "/message.js": ("message.js", "text/javascript"),
+    "/turns.js": ("turns.js", "text/javascript"),
     "/style.css": ("style.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }

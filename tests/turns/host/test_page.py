@@ -9,13 +9,15 @@ import re
 from collections.abc import AsyncGenerator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from streamengine.events import BridgeMessage
 from streamengine.model import Event
+from turns.events import TurnEvent
 from turns.host.app import WEB
+from turns.host.turn_messages import TurnMessage
 
 from .kit import Site, a_server, a_site, events_of, rows_of, send
 
@@ -53,6 +55,7 @@ class Page(HTMLParser):
     [
         ("/", "text/html; charset=utf-8"),
         ("/app.js", "text/javascript; charset=utf-8"),
+        ("/turns.js", "text/javascript; charset=utf-8"),
         ("/style.css", "text/css; charset=utf-8"),
         ("/icon.svg", "image/svg+xml"),
     ],
@@ -77,13 +80,29 @@ async def test_no_other_file_is(site: Site, path: str) -> None:
     assert response.headers["content-type"] == "application/problem+json"
 
 
-def test_every_file_of_the_page_belongs_to_it() -> None:
-    assert {path.name for path in WEB.iterdir()} == {
-        "index.html",
-        "app.js",
-        "style.css",
-        "icon.svg",
-    }
+SCRIPTS = {"app.js", "api.js", "dom.js", "message.js", "turns.js"}
+
+
+async def test_every_file_of_the_page_belongs_to_it_and_is_served(site: Site) -> None:
+    files = {path.name for path in WEB.iterdir()}
+    async with site.client(token=False) as client:
+        answers = {name: await client.get(f"/{name}") for name in files - {"index.html"}}
+
+    assert files == {"index.html", "style.css", "icon.svg"} | SCRIPTS
+    assert {name for name, answer in answers.items() if answer.status_code != 200} == set()
+    for name, answer in answers.items():
+        assert answer.content == (WEB / name).read_bytes()
+
+
+def scripts() -> str:
+    return "\n".join((WEB / name).read_text() for name in sorted(SCRIPTS))
+
+
+def test_the_scripts_import_each_other_and_nothing_else() -> None:
+    imported = set(re.findall(r'\bfrom "([^"]+)"', scripts()))
+
+    assert imported == {f"./{name}" for name in SCRIPTS - {"app.js"}}
+    assert not re.search(r"\bimport\s*\(|importScripts|\bimport \"", scripts())
 
 
 def test_nothing_in_the_page_is_inline_or_from_elsewhere() -> None:
@@ -97,7 +116,7 @@ def test_nothing_in_the_page_is_inline_or_from_elsewhere() -> None:
 
 
 def test_text_gets_into_the_page_as_text_only() -> None:
-    script = (WEB / "app.js").read_text()
+    script = scripts()
 
     forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function"
     assert not re.search(rf"{forbidden}|createContextualFragment|DOMParser|setHTML", script)
@@ -105,7 +124,7 @@ def test_text_gets_into_the_page_as_text_only() -> None:
 
 
 def test_the_script_and_the_page_agree_on_their_elements() -> None:
-    asked_for = set(re.findall(r'byId\("([^"]+)"\)', (WEB / "app.js").read_text()))
+    asked_for = set(re.findall(r'byId\("([^"]+)"\)', scripts()))
 
     assert asked_for
     assert asked_for <= Page().ids()
@@ -115,13 +134,33 @@ NOT_DRAWN = {
     "reasoning-end",  # the next block shows it
     "tool-call-delta",  # the whole input comes with the call
     "stream-lifecycle",  # the other events say it
+    # What these change is told as `turns.changed`.
+    "turn.record",
+    "turn.start",
+    "turn.error",
+    "steering.injected",
+    "interrupt.received",
+    "subturn.spawn",
+    "subturn.end",
+    "subturn.result_delivered",
+    "subturn.orphan",
+    "permission.asked",
+    "permission.answered",
+    "permission.dropped",
+    # The stream shows them.
+    "llm.request",
+    "llm.response",
+    "llm.retry",
+    "tool.start",
+    "tool.end",
+    "tool.skipped",
 }
 
 
 def test_the_page_hears_every_message_that_there_is() -> None:
-    script = (WEB / "app.js").read_text()
-    heard = set(re.findall(r'\bon(?:Live)?\("([^"]+)"', script))
-    kinds = (*get_args(get_args(Event)[0]), *get_args(get_args(BridgeMessage)[0]))
+    heard = set(re.findall(r'\bon(?:Live)?\("([^"]+)"', scripts()))
+    unions: list[Any] = [Event, BridgeMessage, TurnEvent, TurnMessage]
+    kinds = [kind for union in unions for kind in get_args(get_args(union)[0])]
 
     assert heard == {kind.model_fields["type"].default for kind in kinds} - NOT_DRAWN
 

@@ -1,8 +1,10 @@
-"use strict";
+// The page: one conversation, as its event stream tells it.
 
-// What models and people wrote goes into the page as text only (textContent), never as markup.
+import { call, Refused } from "./api.js";
+import { byId } from "./dom.js";
+import { makeRow, Message } from "./message.js";
+import { TurnTree } from "./turns.js";
 
-const byId = (id) => document.getElementById(id);
 const page = {
   announcer: byId("announcer"),
   composer: byId("composer-form"),
@@ -15,6 +17,7 @@ const page = {
   messages: byId("messages"),
   retry: byId("retry"),
   send: byId("send"),
+  sendTurn: byId("send-turn"),
   stop: byId("stop"),
   text: byId("text"),
   token: byId("token"),
@@ -25,11 +28,6 @@ const page = {
 const DEFAULT_WORKSPACE = "default";
 const RECONNECT_MS = 1500;
 const SILENCE_MS = 20000;   // four heartbeats: a connection can die without a word
-const REASONS = {
-  user: "stopped by you",
-  startup: "stopped before it began",
-  system: "interrupted: the server was stopped, or another message came",
-};
 
 let workspace = new URLSearchParams(location.search).get("workspace") || DEFAULT_WORKSPACE;
 let source = null;          // the EventSource
@@ -38,41 +36,13 @@ let reconnectTimer = null;
 let silenceTimer = null;
 let retryAt = null;         // when a failed answer is tried again, if it is
 let retryToldAgain = false; // by what this connection was told of before
+let turnsTold = false;      // by this connection
 let live = null;            // {id, message, timestamp} of the message that is being answered
 let failed = null;          // {id, text} of the last failure: one before the first word has no row
 let unsent = null;          // {text, id}: sent again under the same id if the answer got lost
 
-// ---- talking to the server
-
 function api(path) {
   return `/api/workspaces/${encodeURIComponent(workspace)}/${path}`;
-}
-
-class Refused extends Error {
-  constructor(status, detail) {
-    super(detail);
-    this.status = status;
-  }
-}
-
-async function call(path, body) {
-  let response;
-  try {
-    response = await fetch(path, body === undefined ? {} : {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(body),
-    });
-  } catch {
-    throw new Refused(0, "The server can't be reached.");
-  }
-  if (response.ok) return response.status === 204 || response.status === 202 && path.endsWith("/stop")
-    ? null : response.json();
-  let detail = `The server answered ${response.status}.`;
-  try {
-    detail = (await response.json()).detail || detail;
-  } catch { /* no problem JSON: the status has to do */ }
-  throw new Refused(response.status, detail);
 }
 
 // ---- showing
@@ -85,118 +55,6 @@ function showError(text) {
 function showConnection(state, text) {
   page.connection.className = `connection ${state}`;
   page.connection.textContent = text;
-}
-
-function make(tag, className, text) {
-  const node = document.createElement(tag);
-  node.className = className;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
-// A message as it is drawn: its blocks in the order in which they were said.
-class Message {
-  constructor(role) {
-    this.item = make("li", `message ${role}`);
-    this.item.append(make("p", "who", role === "user" ? "You" : "Model"));
-    this.block = null;      // {kind, text}: the block that is being said
-    this.tools = new Map(); // by call id
-    this.usage = null;
-  }
-
-  add(kind, text) {
-    if (text === "") return;
-    if (this.block === null || this.block.kind !== kind) {
-      this.block = { kind, text: this.place(kind) };
-    }
-    this.block.text.append(text);
-  }
-
-  place(kind) {
-    const text = make("p", kind === "said" ? "said" : "thought-text");
-    if (kind === "said") this.item.append(text);
-    else this.item.append(this.fold("thought", "Reasoning", text));
-    return text;
-  }
-
-  fold(className, title, ...content) {
-    const fold = make("details", className);
-    fold.append(make("summary", "", title), ...content);
-    return fold;
-  }
-
-  tool(id, name, input) {
-    if (this.tools.has(id)) return this.tools.get(id);
-    this.block = null;
-    const state = make("span", "tool-state", "called");
-    const fold = this.fold("tool", `Tool: ${name} `);
-    fold.firstChild.append(state);
-    if (input !== undefined && input !== null) fold.append(make("pre", "tool-input", asText(input)));
-    this.item.append(fold);
-    const tool = { fold, state, done: false };
-    this.tools.set(id, tool);
-    return tool;
-  }
-
-  toolRuns(id, name) {
-    const tool = this.tool(id, name);
-    if (!tool.done) tool.state.textContent = "running";
-  }
-
-  toolEnds(id, name, output) {
-    const tool = this.tool(id, name);
-    if (tool.done) return;
-    tool.done = true;
-    const failed = output !== null && typeof output === "object" && output.success === false;
-    tool.state.textContent = failed ? "failed" : "done";
-    tool.fold.append(make("pre", "tool-output", asText(output)));
-  }
-
-  cost(usage) {
-    const counts = [
-      ["in", usage.inputTokens], ["out", usage.outputTokens], ["reasoning", usage.reasoningTokens],
-      ["cached", usage.cachedInputTokens],
-    ].filter(([, count]) => typeof count === "number");
-    if (counts.length === 0) return;
-    if (this.usage === null) this.usage = make("p", "usage");
-    this.usage.textContent = `tokens: ${counts.map(([name, count]) => `${count} ${name}`).join(", ")}`;
-    this.item.append(this.usage); // last of all
-  }
-
-  parts(parts) {
-    for (const part of parts) {
-      if (part.type === "text") this.add("said", part.text);
-      else if (part.type === "reasoning") this.add("thought", part.text);
-      else if (part.type === "dynamic-tool") {
-        this.tool(part.toolCallId, part.toolName, part.input);
-        if (part.state === "output-available") this.toolEnds(part.toolCallId, part.toolName, part.output);
-      } else if (part.type === "file") {
-        this.block = null;
-        this.item.append(make("p", "file", `File: ${part.filename || part.mediaType || "unnamed"}`));
-      }
-    }
-  }
-}
-
-function asText(value) {
-  if (value === undefined || value === null) return "nothing";
-  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
-}
-
-function addBadge(item, text, failed) {
-  item.append(make("p", failed ? "badge failed" : "badge", text));
-}
-
-function makeRow(row) {
-  const message = new Message(row.role);
-  message.parts(row.parts || []);
-  const about = row.metadata || {};
-  if (about.usage) message.cost(about.usage);
-  if (about.error) addBadge(message.item, `failed: ${about.error}`, true);
-  else if (about.partial) {
-    addBadge(message.item, REASONS[about.abortReason] || "interrupted: it failed, or the server was killed", false);
-  }
-  return message.item;
 }
 
 function isAtBottom() {
@@ -217,7 +75,7 @@ function showRetry(at, text) {
 }
 
 function showLive() {
-  page.stop.hidden = live === null && retryAt === null;
+  page.stop.hidden = live === null && retryAt === null && turns.live === null;
   page.stop.disabled = false;
   page.empty.hidden = live !== null || page.messages.childElementCount > 0;
 }
@@ -265,10 +123,25 @@ function onRefused(error) {
   else showError(error.message);
 }
 
+const turns = new TurnTree(
+  async (path, body) => {
+    try {
+      await call(path, body);
+      showError("");
+      return true;
+    } catch (error) {
+      onRefused(error);
+      return false;
+    }
+  },
+  (text) => { page.announcer.textContent = text; },
+);
+
 // ---- events
 
 function connect() {
   disconnect();
+  turnsTold = false;
   showConnection("", "connecting");
   const query = cursor === "" ? "" : `?cursor=${encodeURIComponent(cursor)}`;
   source = new EventSource(api("events") + query);
@@ -302,9 +175,21 @@ function connect() {
     // Not told again: it began while nobody listened, or was called off.
     if (!retryToldAgain) showRetry(null, "");
     retryToldAgain = false;
+    if (!turnsTold) turns.replace([]);
     showLive();
     showHistorySafely();
   });
+  on("turns", (event) => {
+    turnsTold = true;
+    turns.replace(event.nodes);
+    showLive();
+  });
+  on("turns.changed", (event) => {
+    turns.change(event);
+    showLive();
+  });
+  // A turn that was ended at once takes back what it said.
+  on("turn.end", () => showHistorySafely());
   on("stream-start", (event) => {
     showRetry(null, "");
     if (failed !== null) showError("");
@@ -388,25 +273,35 @@ function newId() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-page.composer.addEventListener("submit", async (event) => {
-  event.preventDefault();
+async function sendText(post, said) {
   const text = page.text.value;
   if (text.trim() === "" || page.send.disabled) return;
-  if (unsent === null || unsent.text !== text) unsent = { text, id: newId() };
-  page.send.disabled = true;
+  page.send.disabled = page.sendTurn.disabled = true;
   showError("");
   try {
-    const { messageId } = await call(api("messages"), { text, clientMessageId: unsent.id });
-    unsent = null;
+    await post(text);
     page.text.value = "";
     fitText();
-    page.announcer.textContent = `Sent. ${messageId ? "The answer begins." : ""}`;
+    page.announcer.textContent = said;
   } catch (error) {
     onRefused(error);
   } finally {
-    page.send.disabled = false;
+    page.send.disabled = page.sendTurn.disabled = false;
     page.text.focus();
   }
+}
+
+page.composer.addEventListener("submit", (event) => {
+  event.preventDefault();
+  sendText(async (text) => {
+    if (unsent === null || unsent.text !== text) unsent = { text, id: newId() };
+    await call(api("messages"), { text, clientMessageId: unsent.id });
+    unsent = null;
+  }, "Sent. The answer begins.");
+});
+
+page.sendTurn.addEventListener("click", () => {
+  sendText((text) => call(api("turns"), { prompt: text }), "Sent. The turn begins.");
 });
 
 page.text.addEventListener("keydown", (event) => {
@@ -423,11 +318,14 @@ function fitText() {
 page.text.addEventListener("input", fitText);
 
 page.stop.addEventListener("click", async () => {
-  if (live === null && retryAt === null) return;
+  const turn = turns.live;
+  if (turn === null && live === null && retryAt === null) return;
   page.stop.disabled = true;
   try {
-    // Without an id it also calls off a try that is waited for.
-    await call(api("stop"), live === null ? {} : { messageId: live.id });
+    // A stop names what it means: the turn that runs, or the message. Without a name it also calls
+    // off a try that is waited for.
+    const message = live === null ? {} : { messageId: live.id };
+    await call(api("stop"), turn === null ? message : { turnId: turn.id });
   } catch (error) {
     page.stop.disabled = false;
     onRefused(error);
@@ -451,6 +349,7 @@ function open(id) {
   failed = null;
   showRetry(null, "");
   page.messages.replaceChildren();
+  turns.replace([]);
   page.login.hidden = true;
   page.composer.hidden = false;
   reconnectNow();
@@ -474,6 +373,7 @@ function askForToken() {
   cursor = "";
   dropLive();
   page.messages.replaceChildren();
+  turns.replace([]);
   page.empty.hidden = true;
   page.login.hidden = false;
   page.composer.hidden = true;
