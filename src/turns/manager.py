@@ -179,7 +179,8 @@ class TurnManager(Occupant):
         """The record of a turn once it completed. ``timeout``: timedelta or seconds.
 
         Fails with the kind "interrupted" or "error" and the reason, where it ended so; with
-        "not_found"; with "timeout", which changes nothing of the turn.
+        "not_found"; with "timeout", which changes nothing of the turn; with "shutting_down" where
+        the process ends first.
         """
         return self._in_clock(self._wait(handle_id, timeout))
 
@@ -281,6 +282,8 @@ class TurnManager(Occupant):
 
     @fb.effect(raises=TurnError)
     async def _load(self) -> None:
+        # Who waits is none of this scope, and would wait for what the next process does.
+        await self._scope.add_finalizer(lambda _exit: self._waiters.give_up(_ends_before))
         await self._book.load()
         recovered = await (self._recovery or Effect.succeed(None)).exit()
         if isinstance(recovered, fb.Failure):
@@ -335,6 +338,8 @@ class TurnManager(Occupant):
         with self._waiters.waiting(handle_id) as settled:
             record = self._book.get(handle_id)
             if not record.is_terminal:
+                if self._scope.state == "closed":
+                    raise _ends_before(handle_id)
                 late = TurnError(
                     "timeout",
                     "Timed out waiting for workspace turn",
@@ -444,6 +449,14 @@ class TurnManager(Occupant):
 
     def _in_clock(self, eff: Effect[Any, Any]) -> Effect[Any, Any]:
         return eff if self._clock is None else eff.provide_service(fb.ClockTag, self._clock)
+
+
+def _ends_before(handle_id: str) -> TurnError:
+    return TurnError(
+        "shutting_down",
+        f"the process ends before {handle_id} does",
+        "Wait for it in the next process, which says what became of it.",
+    )
 
 
 def _said_of_start(exit_: fb.Exit[None, TurnError]) -> fb.Exit[None, TurnError]:

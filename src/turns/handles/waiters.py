@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import final
 
 from fibers import Deferred, Effect
 
+from ..model.errors import TurnError
 from ..model.record import TurnRecord
 
 
@@ -16,19 +17,19 @@ class Waiters:
     """The waiters of all handles of a manager."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, dict[int, Deferred[TurnRecord]]] = {}
+        self._waiting: dict[str, dict[int, Deferred[TurnRecord, TurnError]]] = {}
 
     def count(self, handle_id: str) -> int:
         """How many wait for this handle."""
         return len(self._waiting.get(handle_id, ()))
 
     @contextmanager
-    def waiting(self, handle_id: str) -> Generator[Effect[TurnRecord]]:
+    def waiting(self, handle_id: str) -> Generator[Effect[TurnRecord, TurnError]]:
         """Wait for this handle in the block; what it gives is its record once it settled.
 
         Registered at once: who reads the record only in the block misses no settlement (T10).
         """
-        waiter: Deferred[TurnRecord] = Deferred()
+        waiter: Deferred[TurnRecord, TurnError] = Deferred()
         self._waiting.setdefault(handle_id, {})[id(waiter)] = waiter
         try:
             yield waiter.await_()
@@ -42,3 +43,10 @@ class Waiters:
         """Give the verdict to all who wait for it now."""
         for waiter in self._waiting.pop(record.handle_id, {}).values():
             waiter.done_unsafe(Effect.succeed(record))
+
+    def give_up(self, why: Callable[[str], TurnError]) -> None:
+        """Nothing settles any more: fail all who wait, with what ``why`` says of their handle."""
+        waiting, self._waiting = self._waiting, {}
+        for handle_id, waiters in waiting.items():
+            for waiter in waiters.values():
+                waiter.done_unsafe(Effect.fail(why(handle_id)))

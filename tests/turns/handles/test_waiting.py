@@ -420,6 +420,24 @@ async def test_a_runner_that_does_not_end_is_stopped_after_its_grace(
     assert p.turns.describe()["running"] == []
 
 
+@pytest.mark.spec("T11", "T14")
+async def test_who_waits_at_a_shutdown_is_told_of_it(process: MakeProcess) -> None:
+    """Also who comes after it: nothing settles here any more."""
+    p, handle, _ = await running(process)
+    waiters = [p.waiting(handle)]
+    await p.idle()
+
+    await p.crash()
+    waiters.append(p.waiting(handle))
+    await p.idle()
+
+    for error in map(error_of, waiters):
+        assert (error.kind, handle.handle_id in error.message) == ("shutting_down", True)
+        assert error.way_out
+    assert p.turns._waiters.count(handle.handle_id) == 0
+    assert p.store.statuses(handle.handle_id)[-1] == "running"
+
+
 async def test_a_hundred_turns_leave_nothing_behind(process: MakeProcess) -> None:
     p = await process(WHOLE)
     await p.create("Warm up", "w0")
