@@ -22,6 +22,7 @@ from turns.host.turn_messages import of_event
 
 from .kit import BOUND_SECONDS, Answer, Site, a_server, a_site, events_of, until
 from .kit import Told as Event
+from .test_sse import ODD_TEXT
 from .test_websocket import a_socket
 
 pytestmark = pytest.mark.lifecycle
@@ -240,6 +241,21 @@ async def test_a_workspace_hears_of_the_turns_that_run_in_it_and_of_no_others(
     assert [node["prompt"] for node in here.tree.values()] == ["For w1"]
     assert [node["prompt"] for node in there.tree.values()] == ["For w2"]
     assert elsewhere.types == ["caught-up"]
+
+
+async def test_odd_text_arrives_as_it_was_said(tmp_path: Path) -> None:
+    """Half an emoji has no UTF-8."""
+    async with a_site(tmp_path) as site, a_reader(site) as reader:
+        await create(site, ODD_TEXT)
+        (await site.provider.next_answer()).say("Done.").finish()
+        await reader.until_settled()
+        async with a_reader(site) as late:
+            pass
+
+    start = next(message for message in reader.seen if message["type"] == "turn.start")
+    assert start["prompt"] == ODD_TEXT
+    assert [node["prompt"] for node in late.tree.values()] == [ODD_TEXT]
+    assert late.tree == reader.tree
 
 
 # ---- coming late, and coming again

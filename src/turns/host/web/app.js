@@ -77,6 +77,7 @@ function showRetry(at, text) {
 function showLive() {
   page.stop.hidden = live === null && retryAt === null && turns.live === null;
   page.stop.disabled = false;
+  page.stop.title = turns.live === null ? "" : "It stops the turn that runs; what that said stays";
   page.empty.hidden = live !== null || page.messages.childElementCount > 0;
 }
 

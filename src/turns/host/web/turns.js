@@ -65,6 +65,7 @@ class Turn {
       this.item.append(this.makeQuestion(node), this.makeActions());
     }
     this.below = make("ol", "turns");
+    this.below.setAttribute("role", "list"); // without marks it is none to some readers
     this.item.append(this.below);
     this.show(node);
   }
