@@ -137,7 +137,6 @@ NOT_DRAWN = {
     # What these change is told as `turns.changed`.
     "turn.record",
     "turn.start",
-    "turn.error",
     "steering.injected",
     "interrupt.received",
     "subturn.spawn",

@@ -1,10 +1,11 @@
-"""The tree of turns on the page, drawn by its own script on Node, where there is one."""
+"""Turns on the page: its own scripts, run on Node, where there is one."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,23 @@ CHILD: dict[str, Any] = {
 ALWAYS = ["Steer", "Stop", "Stop now"]
 
 
-def page(folder: Path, *steps: list[Any]) -> dict[str, Any]:
+def tree(folder: Path, *steps: list[Any]) -> dict[str, Any]:
     """What is seen once these steps were taken: messages that came, and what a person did."""
+    return _seen(folder, "tree.mjs", "turns.js", steps)
+
+
+def page(folder: Path, *steps: list[Any]) -> dict[str, Any]:
+    """The same of the whole page, once it is connected."""
+    return _seen(folder, "app.mjs", "app.js", steps)
+
+
+def _seen(folder: Path, program: str, script: str, steps: Sequence[list[Any]]) -> dict[str, Any]:
     assert NODE is not None
     scripts = folder / "web"
     shutil.copytree(WEB, scripts)
     (scripts / "package.json").write_text('{"type": "module"}')
     done = subprocess.run(
-        [NODE, str(Path(__file__).with_name("page") / "tree.mjs"), str(scripts / "turns.js")],
+        [NODE, str(Path(__file__).with_name("page") / program), str(scripts / script)],
         input=json.dumps(steps),
         capture_output=True,
         text=True,
@@ -70,7 +80,7 @@ def changed(*nodes: dict[str, Any], gone: tuple[str, ...] = ()) -> list[Any]:
 
 
 def test_a_turn_is_drawn_with_what_is_below_it_and_what_can_be_asked_of_it(tmp_path: Path) -> None:
-    seen = page(tmp_path, ["turns", [RUNNING, CHILD]])
+    seen = tree(tmp_path, ["turns", [RUNNING, CHILD]])
 
     child: dict[str, Any] = {
         "state": "running",
@@ -96,7 +106,7 @@ def test_a_turn_is_drawn_with_what_is_below_it_and_what_can_be_asked_of_it(tmp_p
 def test_who_was_there_sees_what_a_newcomer_sees(tmp_path: Path) -> None:
     younger = {**RUNNING, "id": "t2", "handleId": "wst_2", "state": "queued", "prompt": "Next"}
     ended = {**CHILD, "state": "error", "reason": "it broke", "orphan": "parent_finished"}
-    there = page(
+    there = tree(
         tmp_path / "there",
         ["turns", [{**RUNNING, "id": "t0", "state": "completed"}]],
         changed(RUNNING),
@@ -105,7 +115,7 @@ def test_who_was_there_sees_what_a_newcomer_sees(tmp_path: Path) -> None:
         changed(ASKING),
         changed(ended),
     )
-    newcomer = page(tmp_path / "new", ["turns", [ASKING, ended, younger]])
+    newcomer = tree(tmp_path / "new", ["turns", [ASKING, ended, younger]])
 
     assert there["drawn"] == newcomer["drawn"]
     assert [root["prompt"] for root in there["drawn"]] == ["Next", "Count <b>them</b>"]
@@ -113,7 +123,7 @@ def test_who_was_there_sees_what_a_newcomer_sees(tmp_path: Path) -> None:
 
 
 def test_who_comes_again_sees_what_is_there_then(tmp_path: Path) -> None:
-    seen = page(tmp_path, ["turns", [RUNNING, CHILD]], ["turns", [ENDED]])
+    seen = tree(tmp_path, ["turns", [RUNNING, CHILD]], ["turns", [ENDED]])
 
     (root,) = seen["drawn"]
     assert (root["state"], root["about"]) == ("interrupted", "interrupted by ada")
@@ -121,7 +131,7 @@ def test_who_comes_again_sees_what_is_there_then(tmp_path: Path) -> None:
 
 
 def test_where_no_turns_are_nothing_is_shown(tmp_path: Path) -> None:
-    seen = page(tmp_path, ["turns", [RUNNING]], ["turns", []])
+    seen = tree(tmp_path, ["turns", [RUNNING]], ["turns", []])
 
     assert (seen["drawn"], seen["isShown"]) == ([], False)
 
@@ -131,7 +141,7 @@ def test_where_no_turns_are_nothing_is_shown(tmp_path: Path) -> None:
 def test_a_question_is_answered_by_its_own_id(
     tmp_path: Path, button: str, allow: bool, remember: bool
 ) -> None:
-    seen = page(
+    seen = tree(
         tmp_path,
         ["turns", [RUNNING]],
         changed(ASKING),
@@ -150,7 +160,7 @@ def test_a_question_is_answered_by_its_own_id(
 
 def test_the_wish_to_be_remembered_is_for_one_question(tmp_path: Path) -> None:
     question = {"requestId": "p_2", "question": "Run: rm", "subject": "shell"}
-    seen = page(
+    seen = tree(
         tmp_path,
         ["turns", [ASKING]],
         ["remember", "t1"],
@@ -164,7 +174,7 @@ def test_the_wish_to_be_remembered_is_for_one_question(tmp_path: Path) -> None:
 
 
 def test_one_that_is_queued_can_only_be_ended(tmp_path: Path) -> None:
-    seen = page(tmp_path, ["turns", [{**RUNNING, "state": "queued"}]], ["button", "t1", "Stop now"])
+    seen = tree(tmp_path, ["turns", [{**RUNNING, "state": "queued"}]], ["button", "t1", "Stop now"])
 
     (root,) = seen["drawn"]
     assert (root["buttons"], seen["live"]) == (["Stop now"], None)
@@ -173,13 +183,13 @@ def test_one_that_is_queued_can_only_be_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("button", "hard"), [("Stop", False), ("Stop now", True)])
 def test_a_stop_names_its_turn(tmp_path: Path, button: str, hard: bool) -> None:
-    seen = page(tmp_path, ["turns", [RUNNING]], ["button", "t1", button])
+    seen = tree(tmp_path, ["turns", [RUNNING]], ["button", "t1", button])
 
     assert seen["asked"] == [["/api/turns/wst_1/interrupt", {"hard": hard}]]
 
 
 def test_steering_takes_words_and_says_nothing_without_any(tmp_path: Path) -> None:
-    seen = page(
+    seen = tree(
         tmp_path,
         ["turns", [RUNNING]],
         ["button", "t1", "Steer"],
@@ -192,7 +202,7 @@ def test_steering_takes_words_and_says_nothing_without_any(tmp_path: Path) -> No
 
 
 def test_words_that_did_not_arrive_can_be_sent_again(tmp_path: Path) -> None:
-    seen = page(
+    seen = tree(
         tmp_path,
         ["turns", [RUNNING]],
         ["goes wrong"],
@@ -204,10 +214,105 @@ def test_words_that_did_not_arrive_can_be_sent_again(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_turn_takes_its_buttons_away_and_is_said(tmp_path: Path) -> None:
-    seen = page(tmp_path, ["turns", [RUNNING]], ["button", "t1", "Steer"], changed(ENDED))
+    seen = tree(tmp_path, ["turns", [RUNNING]], ["button", "t1", "Steer"], changed(ENDED))
 
     (root,) = seen["drawn"]
     assert root["buttons"] == []
     assert seen["said"] == ["A turn has ended: interrupted by ada"]
     # Who typed there is not left nowhere.
     assert seen["focus"] == "interrupted Count <b>them</b> 1 min 3 s"
+
+
+# ---- the whole page
+
+
+def told(kind: str, **fields: Any) -> list[Any]:
+    return ["told", {"type": kind, "workspaceId": "default", **fields}]
+
+
+CAUGHT_UP = told("caught-up", replay="live", hasOlderHistory=False)
+ANSWER = told("stream-start", messageId="a_1", replay=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "named"),
+    [
+        ("running", {"turnId": "t1"}),
+        ("waiting", {"turnId": "t1"}),
+        ("starting", {"turnId": "t1"}),
+        ("queued", {"messageId": "a_1"}),
+        ("completed", {"messageId": "a_1"}),
+    ],
+)
+def test_the_stop_names_the_turn_that_runs_else_the_message(
+    tmp_path: Path, state: str, named: dict[str, str]
+) -> None:
+    seen = page(
+        tmp_path,
+        told("turns", nodes=[{**RUNNING, "state": state}]),
+        CAUGHT_UP,
+        ANSWER,
+        ["press", "stop"],
+    )
+
+    assert seen["asked"] == [["/api/workspaces/default/stop", named]]
+    assert ("turn" in seen["stops"]) is ("turnId" in named)
+
+
+def test_a_turn_that_says_nothing_can_be_stopped_too(tmp_path: Path) -> None:
+    """No message is live: its tool runs, or it waits."""
+    there = page(tmp_path / "1", told("turns", nodes=[RUNNING]), CAUGHT_UP)
+    ended = page(
+        tmp_path / "2",
+        told("turns", nodes=[RUNNING]),
+        CAUGHT_UP,
+        told("turns.changed", nodes=[ENDED], gone=[]),
+    )
+
+    assert (there["canStop"], ended["canStop"]) == (True, False)
+
+
+def test_what_is_written_is_sent_as_a_turn_or_as_a_message(tmp_path: Path) -> None:
+    seen = page(
+        tmp_path,
+        CAUGHT_UP,
+        ["write", "Fix it"],
+        ["press", "send-turn"],
+        ["write", "Hello"],
+        ["submit", "composer-form"],
+        ["write", "  "],
+        ["press", "send-turn"],
+    )
+
+    (turn, message) = seen["asked"]
+    assert turn == ["/api/workspaces/default/turns", {"prompt": "Fix it"}]
+    assert message[0] == "/api/workspaces/default/messages"
+    assert message[1]["text"] == "Hello"
+
+
+def test_what_is_refused_stays_written_and_says_why(tmp_path: Path) -> None:
+    seen = page(
+        tmp_path, CAUGHT_UP, ["write", "Fix it"], ["refuse", "not now"], ["press", "send-turn"]
+    )
+
+    assert (seen["text"], seen["error"]) == ("Fix it", "not now")
+
+
+def test_a_connection_that_tells_of_no_turns_leaves_none_on_the_page(tmp_path: Path) -> None:
+    seen = page(tmp_path, told("turns", nodes=[RUNNING]), CAUGHT_UP, told("overflow"), CAUGHT_UP)
+
+    assert (seen["turns"], seen["canStop"]) == (0, False)
+
+
+def test_after_the_end_of_a_turn_the_page_looks_what_is_left_of_it(tmp_path: Path) -> None:
+    """One that was ended at once has taken back what it said."""
+    before = page(tmp_path / "1", CAUGHT_UP)
+    seen = page(tmp_path / "2", CAUGHT_UP, told("turn.end", turnId="t1", status="aborted"))
+
+    assert seen["looks"] == before["looks"] + 1
+
+
+def test_the_problem_of_a_turn_is_shown(tmp_path: Path) -> None:
+    seen = page(tmp_path, CAUGHT_UP, told("turn.error", turnId="t1", error="not put back"))
+
+    assert seen["error"] == "A turn has a problem: not put back"

@@ -189,6 +189,7 @@ function connect() {
     turns.change(event);
     showLive();
   });
+  on("turn.error", (event) => showError(`A turn has a problem: ${event.error}`));
   // A turn that was ended at once takes back what it said.
   on("turn.end", () => showHistorySafely());
   on("stream-start", (event) => {
