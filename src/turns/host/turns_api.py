@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, final
+from typing import Annotated, Final, Literal, final
 
-from pydantic import ConfigDict, StrictBool
+from pydantic import Field, StrictBool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -41,11 +41,15 @@ class SteerBody(Body):
 
 
 class SubturnBody(Body):
-    """A subturn that is wanted; its fields are those of a SpawnRequest, and looked at there."""
-
-    model_config = ConfigDict(extra="allow")
+    """A subturn that is wanted: a SpawnRequest whose result the turn is told."""
 
     prompt: str
+    agent: str | None = None
+    model: str | None = None
+    system: str | None = None
+    critical: StrictBool = False
+    timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    token_budget: Annotated[int, Field(gt=0)] | None = None
 
 
 class InterruptBody(Body):
@@ -173,7 +177,7 @@ class TurnsApi:
         """202 once it runs. Its result is told to the turn."""
         handle_id = await self._known(request)
         body = await read_body(request, SubturnBody)
-        fields: dict[str, Any] = {**body.model_dump(), "delivers": True}
+        fields = {**body.model_dump(by_alias=True), "delivers": True}
         child_id = await asked(self._root, self._manager.begin_subturn(handle_id, fields))
         if self._is_shutting_down():
             raise shutting_down()  # it was ended with the rest

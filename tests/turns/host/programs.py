@@ -60,6 +60,22 @@ SCRIPT: dict[str, Any] = {
                 }
             ],
         },
+        {
+            # In a turn: runs a command that says which process it is, and goes on.
+            "when": {"textContains": "command"},
+            "steps": [
+                {
+                    "do": "give",
+                    "part": {
+                        "type": "tool-call",
+                        "toolCallId": "c1",
+                        "toolName": "shell",
+                        "input": {"command": "echo $$ > pid; exec sleep 300"},
+                    },
+                },
+                FINISH,
+            ],
+        },
         {"steps": [{"do": "say", "text": WORDS}, FINISH]},
     ]
 }
