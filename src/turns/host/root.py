@@ -31,11 +31,10 @@ from streamengine.recovered import log_recovered
 from streamengine.redact import Secret
 
 from ..agent_turns import AgentTurns
-from ..handles.store import FileTurnStore
 from ..model.errors import TurnError
 from .config import Limits
 from .errors import HostError
-from .histories import open_history
+from .histories import open_history, open_turn_store
 from .hosted_turns import end_left_over, make_turns
 from .models import ImpatientProvider
 from .state import sweep
@@ -169,11 +168,17 @@ class Opening:
         assert self._provider is not None
         root = self.root
         await end_left_over(root.state)
+        try:
+            await self._occupy_with_turns(root, self._provider)
+        except TurnError as error:
+            raise HostError(f"the turns can't be read: {error.message} {error.way_out}") from error
+
+    async def _occupy_with_turns(self, root: Root, provider: Provider) -> None:
         turns = make_turns(
             state=root.state,
-            store=FileTurnStore(root.state),
+            store=await open_turn_store(root.state, root.history),
             engine=root.engine,
-            provider=self._provider,
+            provider=provider,
             options=ENGINE_OPTIONS,
             scope=self.app_scope,
             retries=root.retries,
@@ -181,11 +186,8 @@ class Opening:
         feed = TurnFeed(turns)
         # First: what was queued begins with the start, and its failures are its own.
         self._root = replace(root, turns=turns, turn_feed=feed)
-        try:
-            await occupy(self.app_scope, turns.manager)
-            feed.take_up(await turns.manager.list())
-        except TurnError as error:
-            raise HostError(f"the turns can't be read: {error.message} {error.way_out}") from error
+        await occupy(self.app_scope, turns.manager)
+        feed.take_up(await turns.manager.list())
 
     def _is_of_a_running_turn(self, event: ErrorEvent) -> bool:
         turns = None if self._root is None else self._root.turns

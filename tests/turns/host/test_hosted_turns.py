@@ -14,11 +14,13 @@ from fibers.app import OUTER_BUDGET_SECONDS
 from streamengine import Event
 from streamengine.history.directory import DurableDirectory
 from streamengine.model import ToolCall, ToolPart
+from streamengine.redact import Secret
 from turns import FileTurnStore, TurnError, TurnHandle, TurnRecord
 from turns.files.watcher import FileChange
 from turns.host.config import Limits
 from turns.host.errors import HostError
 from turns.host.root import open_root
+from turns.host.state import prepare
 from turns.loop import recovery
 from turns.process.child import Child
 from turns.process.records import ProcessRecords
@@ -196,6 +198,28 @@ async def test_a_turn_that_nothing_takes_up_after_a_restart_is_reconciled(tmp_pa
     assert (record.status, record.cause) == ("interrupted", "stale-restart")
     assert answer.request.text == "And then"
     assert later.status == "completed"
+
+
+async def test_with_a_history_in_a_database_the_records_are_there_too(tmp_path: Path) -> None:
+    state, database = tmp_path / "state", Secret(f"sqlite:///{tmp_path / 'history.db'}")
+    handles: list[TurnHandle] = []
+    for _ in range(2):
+        async with fb.Scope() as outer:
+            root = await outer.provide(
+                open_root(
+                    prepare(state), TalkativeProvider, Limits(), with_turns=True, database=database
+                )
+            )
+            assert root.turns is not None
+            manager = root.turns.manager
+            if not handles:
+                handles.append(await manager.create_turn(owner="w1", workspace_id="w1", prompt="a"))
+            else:
+                (record,) = await manager.list()
+                assert record.handle_id == handles[0].handle_id
+            await root.shutdown([]).dispose()
+
+    assert list((state / "workspaces" / "w1").glob("task-handles")) == []
 
 
 async def test_commands_that_a_killed_server_left_running_are_ended_at_the_start(
