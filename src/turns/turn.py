@@ -9,6 +9,7 @@ import structlog
 
 import fibers as fb
 from fibers import Clock, Effect, Scope
+from streamengine import HistoryError
 
 from .holds.attribution import AttributionHold
 from .holds.changes import ChangeHold
@@ -20,14 +21,15 @@ from .holds.readings import ReadingsHold
 from .holds.records import RecordsHold
 from .holds.warnings import WarningHold
 from .model.errors import TurnError
-from .open_turn import TurnEnd
+from .open_turn import BareTurn, TurnEnd
+from .subscribers import Subscribers
 from .workspace import Workspace, Workspaces
 
 _log = structlog.get_logger("turns.turn")
 
 
 @final
-class Turn:
+class Turn(BareTurn):
     """A turn that runs, with a scope of its own in ``scope``.
 
         turn = Turn("turn-1", workspace, clock, app_scope)
@@ -39,14 +41,11 @@ class Turn:
     """
 
     def __init__(self, turn_id: str, workspace: Workspace, clock: Clock, scope: Scope) -> None:
-        self._turn_id = turn_id
-        self._workspace = workspace
-        self._clock = clock
-        self._end: TurnEnd | None = None
-        self._observers: list[Callable[[], object]] = []
-        self._given_back = fb.Latch()
         # Parallel: what was forked into it and ignores its interrupt must not keep the holds.
-        self._scope = scope.fork_scope("parallel")
+        super().__init__(turn_id, workspace.workspace_id, clock, scope.fork_scope("parallel"))
+        self._workspace = workspace
+        self._observers = Subscribers[None]("what a turn holds")
+        self._given_back = fb.Latch()
         self.continuation = ContinuationHold(self, workspace.continuation)
         self.readings = ReadingsHold(self, workspace.readings)
         self.message = MessageHold(self, workspace.message)
@@ -67,29 +66,8 @@ class Turn:
             fb.run_sync(holds.add_finalizer(self._finalizer_of(hold)))
 
     @property
-    def turn_id(self) -> str:
-        return self._turn_id
-
-    @property
-    def workspace_id(self) -> str:
-        return self._workspace.workspace_id
-
-    @property
     def workspace(self) -> Workspace:
         return self._workspace
-
-    @property
-    def scope(self) -> Scope:
-        return self._scope
-
-    @property
-    def clock(self) -> Clock:
-        return self._clock
-
-    @property
-    def end(self) -> TurnEnd | None:
-        """How it ended; None while it is open. The first end decides."""
-        return self._end
 
     @property
     def is_open(self) -> bool:
@@ -121,18 +99,15 @@ class Turn:
 
     def observe(self, f: Callable[[], object]) -> Callable[[], None]:
         """Call ``f`` when something that it holds has changed; gives what ends that."""
-        self._observers.append(f)
-        return lambda: None if f not in self._observers else self._observers.remove(f)
+        return self._observers.subscribe(lambda _: f())
 
     def changed(self) -> None:
         """Tell the observers."""
-        for f in tuple(self._observers):
-            f()
+        self._observers.tell(None)
 
-    def _decide(self, end: TurnEnd) -> TurnEnd:
-        if self._end is None:
-            self._end = end
-        return self._end
+    def mark_continuation(self) -> Effect[None, HistoryError | TurnError]:
+        """Auto-continue has started this turn: hold its flag (see ContinuationHold)."""
+        return self.continuation.mark()
 
     @fb.effect
     async def _close(self, end: TurnEnd) -> None:
@@ -159,8 +134,8 @@ def _exit_of(end: TurnEnd) -> fb.Exit[None, TurnError]:
     """What the finalizers of a turn's scope are told: success only for a clean end."""
     if end == "completed":
         return fb.Success(None)
-    if end == "torn-down":
-        return fb.Failure(fb.Cause((fb.Interrupt(None, "turn torn-down"),)))
+    if end in ("interrupted", "torn-down"):
+        return fb.Failure(fb.Cause((fb.Interrupt(None, f"turn {end}"),)))
     return fb.Failure(fb.Cause((fb.Fail(TurnError(end, f"the turn {end}")),)))
 
 

@@ -11,7 +11,7 @@ from fibers.app.scope import SYSTEM
 from streamengine import SendError, StreamEngine, StreamHandle, StreamRequest
 
 from ..model.errors import TurnError
-from ..open_turn import OpenTurn, TurnEnd, TurnRunner
+from ..open_turn import BareTurn, OpenTurn, TurnEnd, TurnRunner
 from .happenings import CALLED_OFF, SUSPENDED
 
 OpenTurnFactory: TypeAlias = Callable[[str, str, Clock, Scope], OpenTurn]
@@ -19,44 +19,20 @@ OpenTurnFactory: TypeAlias = Callable[[str, str, Clock, Scope], OpenTurn]
 
 
 @final
-class PlainTurn(OpenTurn):
+class PlainTurn(BareTurn):
     """A turn that holds what was put into its scope."""
 
     def __init__(self, turn_id: str, workspace_id: str, clock: Clock, parent: Scope) -> None:
-        self._turn_id = turn_id
-        self._workspace_id = workspace_id
-        self._clock = clock
-        self._scope = parent.fork_scope()
+        super().__init__(turn_id, workspace_id, clock, parent.fork_scope())
         self._scope.name = f"turn {turn_id}"
-        self._end: TurnEnd | None = None
         self._closed: fb.Deferred[None] = fb.Deferred()
-
-    @property
-    def turn_id(self) -> str:
-        return self._turn_id
-
-    @property
-    def workspace_id(self) -> str:
-        return self._workspace_id
-
-    @property
-    def scope(self) -> Scope:
-        return self._scope
-
-    @property
-    def clock(self) -> Clock:
-        return self._clock
-
-    @property
-    def end(self) -> TurnEnd | None:
-        return self._end
 
     @fb.effect
     async def close(self, end: TurnEnd) -> None:
         if self._end is not None:
             await self._closed
             return
-        self._end = end
+        self._decide(end)
         with fb.uninterruptible():
             await self._scope.close().exit()
             await self._closed.succeed(None)

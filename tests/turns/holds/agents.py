@@ -19,10 +19,12 @@ from turns.open_turn import TurnEnd
 from turns.process.records import ProcessRecords
 from turns.turn import Turn
 
-from .kit import Bench
+from .kit import ENDS, Bench
 
 FAKE_CLI: Final = Path(__file__).resolve().parents[2] / "fake_cli.py"
 SILENCE_SECONDS: Final = 0.001
+BROUGHT_ABOUT: Final = tuple(end for end in ENDS if end != "interrupted")
+"""The ends that an agent can bring about; that one is the manager's."""
 
 T = TypeVar("T")
 
@@ -112,6 +114,8 @@ class Agents:
                 await self.prompt(turn, DIE)
             case "torn-down":
                 await self.pump(self.hub.teardown())
+            case "interrupted":
+                raise AssertionError("an agent brings that about with none of its words")
         await self.end_of(turn)
 
     async def end_of(self, turn: Turn) -> None:

@@ -24,6 +24,7 @@ ENDS: Final[tuple[TurnEnd, ...]] = (
     "died",
     "torn-down",
     "suspended",
+    "interrupted",
 )
 UNCLEAN: Final = ENDS[1:]
 HOLDS: Final = (

@@ -22,8 +22,8 @@ from turns.model.errors import TurnError
 from turns.open_turn import TurnEnd
 from turns.process.identity import identify
 
-from .agents import DIE, DONE, ERROR, SILENCE_SECONDS, Agents, saying, until
-from .kit import ENDS, HOLDS, Bench
+from .agents import BROUGHT_ABOUT, DIE, DONE, ERROR, SILENCE_SECONDS, Agents, saying, until
+from .kit import HOLDS, Bench
 
 pytestmark = pytest.mark.lifecycle
 
@@ -40,7 +40,7 @@ async def agents(bench: Bench) -> AsyncIterator[Agents]:
 # ---- each way to end, through the process
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", BROUGHT_ABOUT)
 @pytest.mark.spec("O1", "O3", "O4")
 async def test_an_end_that_the_agent_brings_about_gives_everything_back(
     agents: Agents, end: TurnEnd
@@ -57,7 +57,7 @@ async def test_an_end_that_the_agent_brings_about_gives_everything_back(
     assert await bench.held() == ({"continuation flag"} if end == "torn-down" else set())
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", BROUGHT_ABOUT)
 @pytest.mark.spec("O10")
 async def test_every_block_of_the_message_is_complete_and_kept(
     agents: Agents, end: TurnEnd
@@ -71,7 +71,7 @@ async def test_every_block_of_the_message_is_complete_and_kept(
     ]
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", BROUGHT_ABOUT)
 @pytest.mark.spec("O14")
 async def test_only_a_teardown_forgets_which_call_a_closed_task_belongs_to(
     agents: Agents, end: TurnEnd
