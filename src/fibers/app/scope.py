@@ -71,7 +71,7 @@ async def close_bounded(scope: Scope, timeout: Duration = SCOPE_CLOSE_TIMEOUT_SE
             "[shutdown] %s teardown timed out after %s; finalizers continue. Still alive:\n%s",
             name,
             text_of(seconds),
-            "\n".join(f"  {line}" for line in _still_alive(scope, closing)),
+            "\n".join(f"  {line}" for line in still_alive(scope, closing)),
         )
         closing.ignore_failure()
     else:
@@ -82,7 +82,8 @@ async def close_bounded(scope: Scope, timeout: Duration = SCOPE_CLOSE_TIMEOUT_SE
     return outcome != Nothing
 
 
-def _still_alive(scope: Scope, closing: Fiber[Any, Any]) -> list[str]:
+def still_alive(scope: Scope, closing: Fiber[Any, Any]) -> list[str]:
+    """What holds up ``closing``, a close of ``scope``: a line each, with where it waits."""
     alive = [e for e in scope._entries if isinstance(e, FiberCore) and e._state != ENDED]
     lines = [f"{describe(fiber)}; holds up the close" for fiber in alive[:NAMED_STILL_ALIVE]]
     if len(alive) > len(lines):

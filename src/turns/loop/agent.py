@@ -17,6 +17,7 @@ from streamengine.history import MemoryHistory
 from ..events import TurnEndEvent, TurnEvents
 from ..model.errors import TurnError
 from ..open_turn import OpenTurn, TurnRunner
+from ..release import given_back
 from ..subturns import (
     Agents,
     ChildRun,
@@ -27,11 +28,11 @@ from ..subturns import (
     TurnRegistry,
     TurnState,
 )
-from ..subturns.finish import finish, wait_below
+from ..subturns.finish import finish
 from ..subturns.parse import spawn_request
 from .config import LoopConfig
 from .parts import Context, LoopParts, Surroundings
-from .root_turn import RootTurn, restore_point
+from .root_turn import RootTurn, end_of_aborted, restore_point
 from .steering import Steering
 from .turn_run import TurnRun
 
@@ -131,10 +132,10 @@ class AgentLoop(TurnRunner):
     async def _continue(self, turn: OpenTurn, correlation: Mapping[str, Any]) -> bool:
         # No wait before the claim: of two, one gets the session.
         if self.registry.claimed(turn.workspace_id) is None:
-            messages = self.steering.take(turn.workspace_id)
-            if not messages:
+            prompt = self.take_unheard(turn.workspace_id)
+            if prompt is None:
                 return False
-            await self._run(turn, "\n\n".join(messages), correlation)
+            await self._run(turn, prompt, correlation)
             return True
         raise TurnError("turn_active", f"a turn of {turn.workspace_id} runs already", "Steer it.")
 
@@ -201,7 +202,11 @@ class AgentLoop(TurnRunner):
         )
         self._parts.runs[state.turn_id] = run
         try:
-            return await scope.use(run.run(child.prompt))
+            return await scope.provide(run.run(child.prompt)).on_exit(
+                lambda exit_: given_back(
+                    scope.close(exit_), scope, whose=state.turn_id, workspace_id=state.session
+                )
+            )
         finally:
             del self._parts.runs[state.turn_id]
             self.steering.clear(state.workspace_id)
@@ -213,8 +218,9 @@ class AgentLoop(TurnRunner):
         return turn_id in self._parts.runs
 
     def steer(self, turn_id: str, text: str) -> Effect[None, TurnError]:
-        """Let a turn that runs hear ``text`` at its next step. Fails with "not_found",
-        "steering_full", "empty_message".
+        """Let a turn that runs hear ``text`` at its next step. What comes after its last word waits
+        in the session: see ``continue_session``. Fails with "not_found", "steering_full",
+        "empty_message".
         """
 
         def steer() -> None:
@@ -223,6 +229,16 @@ class AgentLoop(TurnRunner):
             run.hear()
 
         return _asked(steer)
+
+    def take_unheard(self, workspace_id: str) -> str | None:
+        """What waits in the session after its turn has ended, as one prompt."""
+        if self.registry.claimed(workspace_id) is not None:
+            return None
+        return "\n\n".join(self.steering.take(workspace_id)) or None
+
+    def put_back_unheard(self, workspace_id: str, text: str) -> None:
+        """No turn could be begun with it: the next one hears it first."""
+        self.steering.put_back(workspace_id, text)
 
     def queue(self, session: str | None, text: str) -> Effect[None, TurnError]:
         """Say something to whatever turn of the session hears it first: the one that runs, or the
@@ -259,7 +275,7 @@ class AgentLoop(TurnRunner):
         if state is None:
             raise _not_found(f"turn {turn_id}")
         finish(state, hard=True, registry=self.registry)
-        await wait_below(state, self.registry)
+        await end_of_aborted(state, self._parts)
 
     def hard_abort(self, session: str) -> Effect[bool, TurnError]:
         """Abort the session's turn and all below it, and put the conversation back to what it was.
@@ -355,7 +371,9 @@ def _asked(do: Callable[[], None]) -> Effect[None, TurnError]:
 
 
 def _not_found(what: str) -> TurnError:
-    return TurnError("not_found", f"no {what} runs", "It may have ended meanwhile.")
+    return TurnError(
+        "not_found", f"no {what} runs", "It has not begun yet, or has ended meanwhile."
+    )
 
 
 def _root_of(state: TurnState) -> TurnState:

@@ -41,6 +41,16 @@ async def restore_point(parts: LoopParts, session: str) -> RestorePoint:
     return RestorePoint(sequence, parts.context_of(session).omitted)
 
 
+@fb.effect
+async def end_of_aborted(state: TurnState, parts: LoopParts) -> None:
+    """Wait until no turn below runs any more, nor this one, if it is a child itself. Not for ever:
+    one that ignores its interrupt is named in a warning.
+    """
+    await wait_below(state, parts.registry).timeout_option(parts.config.abort_grace_seconds)
+    for child in parts.registry.tree_of(state):
+        _log.warning("an aborted subturn goes on", turnId=child.turn_id)
+
+
 @final
 class RootTurn:
     """A root turn that may be aborted from now on: its restore point is known."""
@@ -153,12 +163,7 @@ class RootTurn:
         """The turns below first: they write no more. Then what the turn has said is taken back."""
         parts, state, point = self._parts, self.state, self.state.restore_point
         assert point is not None, "a root has one from its start on"
-        below = wait_below(state, parts.registry)
-        await below.timeout_option(parts.config.abort_grace_seconds).provide_service(
-            fb.ClockTag, self.turn.clock
-        )
-        for child in parts.registry.below(state):
-            _log.warning("an aborted subturn goes on", turnId=child.turn_id)
+        await end_of_aborted(state, parts).provide_service(fb.ClockTag, self.turn.clock)
         parts.context_of(state.workspace_id).omitted = point.omitted
         cut = await parts.history.truncate(state.workspace_id, point.last_sequence).exit()
         if isinstance(cut, fb.Failure):

@@ -48,6 +48,10 @@ class Steering:
             del self._queues[key]
         return taken
 
+    def put_back(self, session: str, text: str) -> None:
+        """It was taken, and nobody could hear it: it is next, also where there is no room."""
+        self._queues.setdefault(session, deque()).appendleft(text)
+
     def clear(self, session: str) -> int:
         """Forget what was queued in this session; gives how many messages."""
         return len(self._queues.pop(session, ()))

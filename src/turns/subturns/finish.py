@@ -29,8 +29,8 @@ def finish(state: TurnState, *, hard: bool, registry: TurnRegistry) -> None:
 
 @fb.effect
 async def wait_below(state: TurnState, registry: TurnRegistry) -> None:
-    """Wait until no turn below runs any more."""
-    while fibers := [child.fiber for child in registry.below(state) if child.fiber is not None]:
+    """Wait until no turn below runs any more, nor this one, if it is itself below another."""
+    while fibers := [child.fiber for child in registry.tree_of(state) if child.fiber is not None]:
         await Fiber.await_all(fibers)
 
 

@@ -89,6 +89,11 @@ class TurnRegistry:
         """The active turns below this one, parents first."""
         return [child for child in self._children.values() if state in child.ancestors]
 
+    def tree_of(self, state: TurnState) -> list[TurnState]:
+        """The active children from this one on: itself, if it is one, and those below."""
+        own = [state] if self._children.get(state.turn_id) is state else []
+        return [*own, *self.below(state)]
+
     def _runs_below(self, state: TurnState) -> bool:
         return bool(self.below(state))
 
