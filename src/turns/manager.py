@@ -16,7 +16,7 @@ from streamengine import Event, SendError, StreamEngine
 from .handles.aftermath import Aftermath
 from .handles.book import Book
 from .handles.continuation import Continuations
-from .handles.creation import Attention, continuation_of, new_record
+from .handles.creation import Attention, continuation_of, follow_up_of, new_record
 from .handles.happenings import Happening, LookAgain
 from .handles.inbox import Inboxes
 from .handles.judging import Judging
@@ -26,6 +26,7 @@ from .handles.offers import (
     AnswersPermissions,
     BeginsSubturns,
     Finishes,
+    KeepsUnheard,
     SpawnsSubturns,
     Steers,
     offered,
@@ -45,6 +46,10 @@ from .model.record import TurnRecord
 
 RECONCILED_AT_ONCE: Final = 32
 """How many turns are looked at together after a restart: most of it is waiting for the disk."""
+
+_FOLLOWING: Final = "what follows"
+_STOPS: Final = frozenset({"explicit-interrupt", "user-stream-abort"})
+"""Causes of a person's stop: what was said before it is held back."""
 
 _log = structlog.get_logger("turns.manager")
 
@@ -96,7 +101,6 @@ class TurnManager(Occupant):
             self._book, self._waiters, release=self._release, afterwards=self._afterwards
         )
         verdicts = Verdicts(engine.history, self.settlement, later=self._later)
-        self._reconciliation = Reconciliation(liveness, verdicts)
         self._running = Running(
             book=self._book,
             engine=engine,
@@ -107,7 +111,9 @@ class TurnManager(Occupant):
             verdicts=verdicts,
             tell=self._tell,
             fork=self._fork,
+            over=self._go_on_with_unheard,
         )
+        self._reconciliation = Reconciliation(liveness, verdicts, bury=self._running.bury)
         judging = Judging(
             book=self._book,
             verdicts=verdicts,
@@ -122,8 +128,10 @@ class TurnManager(Occupant):
             dispose=options.dispose,
             notify=self._notify,
             closed=self._running.closed,
+            places=self._running.places,
         )
         self._loading: fb.Deferred[None, TurnError] | None = None
+        self._watch(scope)
         engine.events.subscribe(self._on_event)
 
     # ---- an occupant of the app scope
@@ -132,7 +140,9 @@ class TurnManager(Occupant):
         """Run turns in ``scope`` from now on, and put in order what the last process left."""
 
         def adopt() -> None:
-            self._scope = scope
+            if scope is not self._scope:
+                self._scope = scope
+                self._watch(scope)
 
         return Effect.sync(adopt).flat_map(lambda _: self._ready())
 
@@ -179,8 +189,8 @@ class TurnManager(Occupant):
         """The record of a turn once it completed. ``timeout``: timedelta or seconds.
 
         Fails with the kind "interrupted" or "error" and the reason, where it ended so; with
-        "not_found"; with "timeout", which changes nothing of the turn; with "shutting_down" where
-        the process ends first.
+        "not_found"; with "timeout", which changes nothing of the turn; with "shutting_down", once
+        the scope of the manager closes: the next process can be asked.
         """
         return self._in_clock(self._wait(handle_id, timeout))
 
@@ -216,7 +226,13 @@ class TurnManager(Occupant):
     # ---- what the runner offers
 
     def steer(self, handle_id: str, text: str) -> Effect[None, TurnError]:
-        """Let a running turn hear ``text``."""
+        """Let a running turn hear ``text``. What comes after its last word is run as a turn of its
+        own, once this one is over: its record ``follows`` this one's. After a person's stop it
+        waits for whatever turn comes next.
+
+        Fails with what the runner says, "not_running", and "without_agent" where the turn was
+        taken up after a restart; so do the next three.
+        """
         return self._in_clock(
             self._ask(handle_id, Steers, "takes no input", lambda r, t: r.steer(t, text))
         )
@@ -257,7 +273,11 @@ class TurnManager(Occupant):
         )
 
     def finish(self, handle_id: str, *, hard: bool = False) -> Effect[None, TurnError]:
-        """End a running turn: with one last answer, or ``hard``, with what it said taken back."""
+        """End a running turn: with one last answer, or ``hard``, with what it said taken back.
+
+        ``hard`` of one that has settled ends the subturns that it left running; ``handle_id`` may
+        be the id of a subturn, too.
+        """
         return self._in_clock(self._finish(handle_id, hard=hard))
 
     # ---- at the start
@@ -282,8 +302,6 @@ class TurnManager(Occupant):
 
     @fb.effect(raises=TurnError)
     async def _load(self) -> None:
-        # Who waits is none of this scope, and would wait for what the next process does.
-        await self._scope.add_finalizer(lambda _exit: self._waiters.give_up(_ends_before))
         await self._book.load()
         recovered = await (self._recovery or Effect.succeed(None)).exit()
         if isinstance(recovered, fb.Failure):
@@ -323,6 +341,51 @@ class TurnManager(Occupant):
             raise SendError(error.kind, str(error)) from error
         return TurnHandle(made.handle_id, made.turn_id)
 
+    def _go_on_with_unheard(self, record: TurnRecord) -> None:
+        """A turn is over, and its workspace still its. What was said to it after its last word is
+        a person's message: it must not wait for somebody to write another one.
+        """
+        workspace_id, runner = record.workspace_id, self._runner
+        if (
+            not isinstance(runner, KeepsUnheard)
+            or not record.is_terminal
+            or record.cause in _STOPS
+            or self._scope.state == "closed"
+            or self._running.places.is_waited_for(workspace_id)  # who waits there hears it
+        ):
+            return
+        said = runner.take_unheard(workspace_id)
+        if said is None:
+            return
+        # Its place, before the workspace of a settled turn may be removed.
+        self._running.places.take(workspace_id, _FOLLOWING)
+        following = self._fork(
+            f"what follows {record.handle_id}", self._follow_up(record, said, runner)
+        )
+
+        def left(_exit: object) -> None:
+            self._running.places.leave(workspace_id, _FOLLOWING)
+            # Should nothing follow after all, the workspace was kept for nothing.
+            settled = self._book.get(record.handle_id)
+            if self._aftermath.is_due(settled):
+                self._afterwards(settled)
+
+        following.add_observer(left)
+
+    @fb.effect
+    async def _follow_up(self, record: TurnRecord, said: str, runner: KeepsUnheard) -> None:
+        try:
+            await self._begin(lambda: follow_up_of(record, said))
+        except SendError as error:
+            runner.put_back_unheard(record.workspace_id, said)
+            _log.warning(
+                "a message came after the last word of its turn, and no turn can be begun with it: "
+                "the next one in its workspace hears it",
+                handleId=record.handle_id,
+                workspaceId=record.workspace_id,
+                error=str(error),
+            )
+
     @fb.effect(raises=SendError)
     async def _continue(self, handle_id: str, prompt: str) -> TurnHandle:
         try:
@@ -339,7 +402,7 @@ class TurnManager(Occupant):
             record = self._book.get(handle_id)
             if not record.is_terminal:
                 if self._scope.state == "closed":
-                    raise _ends_before(handle_id)
+                    raise _shutting_down(handle_id)
                 late = TurnError(
                     "timeout",
                     "Timed out waiting for workspace turn",
@@ -374,6 +437,10 @@ class TurnManager(Occupant):
     @fb.effect(raises=TurnError)
     async def _finish(self, handle_id: str, *, hard: bool) -> None:
         await self._ready()
+        known = self._book.find(handle_id)
+        if known is None or (hard and known.is_terminal):
+            await self._finish_below(handle_id, known, hard=hard)
+            return
         record, runner = self._asked(handle_id, Finishes, "ends by itself only")
         finishing = runner.finish(record.turn_id, hard=hard)
         if not hard:
@@ -386,6 +453,20 @@ class TurnManager(Occupant):
         if ending.poll() is None:
             await self.settlement.settle(handle_id, ExplicitInterrupt(by="hard finish"))
         await ending
+
+    async def _finish_below(self, handle_id: str, record: TurnRecord | None, *, hard: bool) -> None:
+        """End a subturn by its own id, or what a turn that has settled left running."""
+        runner = self._runner
+        if isinstance(runner, Finishes):
+            turn_id = handle_id if record is None else record.turn_id
+            try:
+                await runner.finish(turn_id, hard=hard)
+            except TurnError as error:
+                if error.kind != "not_found":
+                    raise
+            else:
+                return
+        raise _not_running(self._book.get(handle_id))
 
     @fb.effect(raises=TurnError)
     async def _ask(
@@ -404,10 +485,27 @@ class TurnManager(Occupant):
         record = self._book.get(handle_id)
         runner = offered(self._runner, protocol, what)
         if not record.is_started:
-            raise TurnError("not_running", f"the turn {handle_id} is {record.status}")
+            raise _not_running(record)
+        live = self._running.live(handle_id)
+        if live is not None and live.is_resumed:
+            raise TurnError(
+                "without_agent",
+                f"the turn {handle_id} goes on without its agent: only its answer was taken up "
+                "after a restart",
+                "Wait for its end, or interrupt it; then start another one.",
+            )
         return record, runner
 
     # ---- what happens
+
+    def _watch(self, scope: Scope) -> None:
+        """Nobody waits for what is left to the next process."""
+
+        def give_up(_exit: object) -> None:
+            if scope is self._scope:
+                self._waiters.give_up(_shutting_down)
+
+        fb.run_sync(scope.add_finalizer(give_up))
 
     def _on_event(self, event: Event) -> None:
         # In a closed scope nothing is dealt with any more: a restart finds it.
@@ -451,11 +549,19 @@ class TurnManager(Occupant):
         return eff if self._clock is None else eff.provide_service(fb.ClockTag, self._clock)
 
 
-def _ends_before(handle_id: str) -> TurnError:
+def _not_running(record: TurnRecord) -> TurnError:
+    return TurnError(
+        "not_running",
+        f"the turn {record.handle_id} is {record.status}",
+        "Look at its record; start another one.",
+    )
+
+
+def _shutting_down(what: str) -> TurnError:
     return TurnError(
         "shutting_down",
-        f"the process ends before {handle_id} does",
-        "Wait for it in the next process, which says what became of it.",
+        f"the process ends, and {what} has not settled",
+        "Ask the next process: it goes on with the turn, or says how it ended.",
     )
 
 

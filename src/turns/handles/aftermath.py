@@ -4,17 +4,23 @@ tell. Each is done once, also where a restart comes between (T19, T21).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias, final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias, final
 
 import structlog
 
 import fibers as fb
-from fibers import Effect
+from fibers import Effect, Fiber
+from streamengine.abandoned import ended_within
 
-from ..model.errors import TurnError
 from ..model.record import TurnRecord, now
 from .book import Book
+from .places import Places
+
+REMOVAL_SECONDS: Final = 30.0
+"""How long the owner of a settled turn waits to be told of it until its workspace is removed."""
+
+_REMOVAL: Final = "removal"
 
 DisposeWorkspace: TypeAlias = Callable[[TurnRecord], Effect[object, Exception]]
 """Removes the workspace of a settled turn. May come again after a crash in the middle of it."""
@@ -24,7 +30,10 @@ _log = structlog.get_logger("turns.handles.aftermath")
 
 @final
 class Aftermath:
-    """Does it for the turns of one manager. ``closed``: waits until a turn holds nothing more."""
+    """Does it for the turns of one manager. ``closed``: waits until a turn holds nothing more.
+
+    The removal of a workspace has its place meanwhile: no turn begins in what is going.
+    """
 
     def __init__(
         self,
@@ -33,8 +42,10 @@ class Aftermath:
         dispose: DisposeWorkspace | None,
         notify: Callable[[TurnRecord], None],
         closed: Callable[[str], Effect[None]],
+        places: Places,
     ) -> None:
         self._book = book
+        self._places = places
         self._dispose = dispose
         self._notify = notify
         self._closed = closed
@@ -49,33 +60,61 @@ class Aftermath:
         start.
         """
         await self._closed(handle_id)
-        for step in (self._dispose_workspace, self._tell_owner):
-            try:
-                await step(handle_id)
-            except TurnError as error:
-                _log.warning("after a turn", handleId=handle_id, problem=str(error))
+        removing: Fiber[None] | None = None
+        if self._due_in(self._book.get(handle_id).workspace_id):
+            removing = await self._guarded(handle_id, self._remove_workspace).fork_child()
+            removing.set_name(f"removal of the workspace of {handle_id}")
+            if await ended_within(removing, await fb.current_clock(), REMOVAL_SECONDS) is None:
+                _log.warning(
+                    "the removal of a workspace hangs: turns that are to begin there wait for it",
+                    handleId=handle_id,
+                )
+        await self._guarded(handle_id, self._tell_owner)
+        if removing is not None:
+            await removing.exit()
 
-    async def _dispose_workspace(self, handle_id: str) -> None:
+    @fb.effect
+    async def _guarded(self, handle_id: str, step: Callable[[str], Awaitable[None]]) -> None:
+        """One step; its failure must not keep the other from being done."""
+        try:
+            await step(handle_id)
+        except Exception as error:  # noqa: BLE001  # logged; the next start tries again
+            _log.warning("after a turn", handleId=handle_id, problem=str(error))
+
+    async def _remove_workspace(self, handle_id: str) -> None:
         """The workspace may serve further turns: whichever is the last of them removes it."""
-        if self._dispose is None:
-            return
         workspace_id = self._book.get(handle_id).workspace_id
-        records = self._book.in_workspace(workspace_id)
-        due = [record for record in records if self._is_disposable(record)]
-        if not due or not all(record.is_terminal for record in records):
-            return
-        disposed = await self._dispose(due[-1]).exit()
+        if not self._places.take_if_free(workspace_id, _REMOVAL):
+            return  # a turn begins there, and its end comes here again
+        try:
+            due = self._due_in(workspace_id)
+            if due and await self._is_removed(due[-1]):
+                for record in due:
+                    await self._book.change(
+                        record.handle_id, lambda r: r.changed(workspace_disposed_at=now())
+                    )
+        finally:
+            self._places.leave(workspace_id, _REMOVAL)
+
+    async def _is_removed(self, record: TurnRecord) -> bool:
+        dispose = self._dispose
+        assert dispose is not None, "none is due without it"
+        # Suspended: it may raise before it gives an effect.
+        disposed = await Effect.suspend(lambda: dispose(record)).exit()
         if isinstance(disposed, fb.Failure):
             _log.warning(
                 "a workspace could not be removed; the next start tries again",
-                workspaceId=workspace_id,
+                workspaceId=record.workspace_id,
                 error=str(disposed.failure().squash()),
             )
-            return
-        for record in due:
-            await self._book.change(
-                record.handle_id, lambda r: r.changed(workspace_disposed_at=now())
-            )
+        return isinstance(disposed, fb.Success)
+
+    def _due_in(self, workspace_id: str) -> list[TurnRecord]:
+        """The turns of a workspace with which it is to go; none as long as one has not settled."""
+        records = self._book.in_workspace(workspace_id)
+        if not all(record.is_terminal for record in records):
+            return []
+        return [record for record in records if self._is_disposable(record)]
 
     async def _tell_owner(self, handle_id: str) -> None:
         told = False

@@ -54,10 +54,19 @@ def new_record(
 
 def continuation_of(before: TurnRecord, prompt: str) -> TurnRecord:
     """The record of a turn that goes on with ``before`` by itself. Raises SendError."""
+    return _after(before, prompt).changed(continues=before.handle_id)
+
+
+def follow_up_of(before: TurnRecord, prompt: str) -> TurnRecord:
+    """The record of a turn on what somebody said to ``before`` too late. Raises SendError."""
+    return _after(before, prompt).changed(follows=before.handle_id)
+
+
+def _after(before: TurnRecord, prompt: str) -> TurnRecord:
     record = new_record(
         owner=before.owner_workspace_id,
         workspace_id=before.workspace_id,
         prompt=prompt,
         disposable=before.disposable_workspace,
     )
-    return record.changed(attention_policy=before.attention_policy, continues=before.handle_id)
+    return record.changed(attention_policy=before.attention_policy)

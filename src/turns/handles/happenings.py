@@ -37,3 +37,5 @@ CALLED_OFF: Final = "launch_canceled"
 """The kind of a runner's TurnError: its first stream was called off before it was told of."""
 SUSPENDED: Final = "suspended"
 """The kind of a runner's TurnError: the process that ends has stopped it, it stays resumable."""
+INVALID: Final = frozenset({"invalid_turn", "no_agent"})
+"""Kinds of a runner's TurnError: what the turn was created with can't be run."""

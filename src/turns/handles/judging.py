@@ -25,6 +25,7 @@ from ..model.cause import (
     ConservativeFallback,
     ContinuationFailure,
     CorrelatedStreamEnd,
+    CreationValidationFailure,
     ExplicitInterrupt,
     LaunchCanceled,
     ManualSupersession,
@@ -39,7 +40,15 @@ from ..model.record import FinalMessage, TurnRecord
 from .book import Book
 from .continuation import Continuations
 from .evidence import NotOurs, Superseded, Unreadable, judge_uncorrelated, text_in
-from .happenings import CALLED_OFF, SUSPENDED, Happening, LookAgain, RunnerEnded, StreamEvent
+from .happenings import (
+    CALLED_OFF,
+    INVALID,
+    SUSPENDED,
+    Happening,
+    LookAgain,
+    RunnerEnded,
+    StreamEvent,
+)
 from .liveness import Liveness, LiveTurn
 from .verdicts import Verdicts
 
@@ -299,6 +308,10 @@ class Judging:
             await self._settle_by_error(record, failed)
         elif live.has_begun:
             await self._verdicts.settle(record.handle_id, ContinuationFailure(error=_said(error)))
+        elif kind in INVALID:
+            await self._verdicts.settle(
+                record.handle_id, CreationValidationFailure(error=_said(error))
+            )
         elif kind == CALLED_OFF:
             await self._verdicts.settle(record.handle_id, LaunchCanceled(reason=_said(error)))
         else:

@@ -40,6 +40,8 @@ class LiveTurn:
     """A stream of it was told of."""
     has_runner: bool = False
     """Somebody may still start streams for it."""
+    is_resumed: bool = False
+    """It goes on after a restart, without a runner."""
     last_error: ErrorEvent | None = None
     """A stream of it failed, and it goes on all the same."""
     deferred: StreamEndEvent | None = None

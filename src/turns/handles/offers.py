@@ -59,6 +59,19 @@ class Finishes(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsUnheard(Protocol):
+    """Keeps what was said to a turn after its last word."""
+
+    def take_unheard(self, workspace_id: str) -> str | None:
+        """What a turn of its own is to be asked, where nothing runs. A plain call."""
+        ...
+
+    def put_back_unheard(self, workspace_id: str, text: str) -> None:
+        """That turn could not be created: the next one there hears it first."""
+        ...
+
+
 def offered(runner: object, protocol: type[T], what: str) -> T:
     """``runner`` as one that offers this. Raises TurnError where it doesn't."""
     if not isinstance(runner, protocol):

@@ -6,12 +6,13 @@ or that it waits for, keeps its turn alive. What nothing works on is settled by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 import fibers as fb
 from fibers import Effect
 
-from ..model.cause import ConservativeFallback, StaleHistoryRecovery, StaleRestart
+from ..model.cause import Cause, ConservativeFallback, StaleHistoryRecovery, StaleRestart
 from ..model.record import FinalMessage, TurnRecord
 from .evidence import Unreadable, final_in, text_in, waits_for_retry
 from .liveness import Liveness
@@ -22,9 +23,18 @@ from .verdicts import Verdicts
 class Reconciliation:
     """Decides about one record after the other."""
 
-    def __init__(self, liveness: Liveness, verdicts: Verdicts) -> None:
+    def __init__(
+        self,
+        liveness: Liveness,
+        verdicts: Verdicts,
+        *,
+        bury: Callable[[TurnRecord], Effect[None]],
+    ) -> None:
+        """``bury`` gives back what a turn held beyond its process: before the verdict, which a
+        process that dies in between reaches again."""
         self._liveness = liveness
         self._verdicts = verdicts
+        self._bury = bury
 
     def keeps(self, record: TurnRecord) -> Effect[bool]:
         """Whether a started turn goes on; if not it is settled."""
@@ -34,17 +44,22 @@ class Reconciliation:
     async def _keeps(self, record: TurnRecord) -> bool:
         if self._liveness.stream_of(record) is not None:
             return True
-        settle = self._verdicts.settle
         rows = await self._verdicts.read(record)
         if isinstance(rows, Unreadable):
-            await settle(record.handle_id, ConservativeFallback(reason=rows.why))
+            await self._settle(record, ConservativeFallback(reason=rows.why))
             return False
         if self._liveness.is_retrying(record.workspace_id) and waits_for_retry(rows, record):
             return True
         final = final_in(rows, record)
         if final is None:
-            await settle(record.handle_id, StaleRestart())
+            await self._settle(record, StaleRestart())
         else:
             message = FinalMessage(text=text_in(final.parts), message_id=final.id)
-            await settle(record.handle_id, StaleHistoryRecovery(message_id=final.id), message)
+            await self._settle(record, StaleHistoryRecovery(message_id=final.id), message)
         return False
+
+    async def _settle(
+        self, record: TurnRecord, cause: Cause, final: FinalMessage | None = None
+    ) -> None:
+        await self._bury(record)
+        await self._verdicts.settle(record.handle_id, cause, final)

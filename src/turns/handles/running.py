@@ -1,11 +1,7 @@
-"""Running: the fiber of a turn, from its start in the app scope to the release of what it held.
-
-In a workspace one turn runs at a time; the others are queued.
-"""
+"""Running: the fiber of a turn, from its start in the app scope to the release of what it held."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -17,15 +13,17 @@ from fibers.app.scope import SYSTEM
 from streamengine import StreamEngine
 from streamengine.abandoned import ended_within
 
-from ..model.cause import CreationAdmissionFailure
+from ..model.cause import Cause, CreationAdmissionFailure, CreationValidationFailure
 from ..model.correlation import correlation_of
 from ..model.errors import TurnError
 from ..model.record import TurnRecord
-from ..open_turn import OpenTurn, TurnEnd, TurnRunner
+from ..open_turn import MarksContinuation, OpenTurn, TurnEnd, TurnRunner
+from ..release import given_back
 from .book import Book
 from .continuation import Continuations
 from .happenings import Happening, RunnerEnded
 from .liveness import Liveness, LiveTurn
+from .places import Places
 from .plain import OpenTurnFactory
 from .verdicts import Verdicts
 
@@ -40,7 +38,10 @@ _log = structlog.get_logger("turns.handles.running")
 
 @final
 class Running:
-    """The turns of one manager that run, and those that wait for their workspace."""
+    """The turns of one manager that run, and those that wait for their workspace.
+
+    ``over`` is told of each that runs no more, by a plain call, while the workspace is still its.
+    """
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Running:
         verdicts: Verdicts,
         tell: Callable[[str, Happening], None],
         fork: Callable[[str, Effect[None]], Fiber[None, Any]],
+        over: Callable[[TurnRecord], None],
     ) -> None:
         self._book = book
         self._engine = engine
@@ -64,9 +66,9 @@ class Running:
         self._verdicts = verdicts
         self._tell = tell
         self._fork = fork
+        self._over = over
         self._live: dict[str, LiveTurn] = {}
-        self._busy: dict[str, str] = {}
-        self._queues: dict[str, deque[str]] = {}
+        self.places = Places(self._start)
 
     # ---- asking
 
@@ -77,7 +79,7 @@ class Running:
 
     def active_in(self, workspace_id: str) -> LiveTurn | None:
         """The turn that runs in this workspace and has not settled."""
-        handle_id = self._busy.get(workspace_id)
+        handle_id = self.places.taken_by(workspace_id)
         return None if handle_id is None else self.live(handle_id)
 
     def release(self, record: TurnRecord) -> None:
@@ -97,47 +99,42 @@ class Running:
             "running": [
                 f"{live.workspace_id}/{handle_id}" for handle_id, live in self._live.items()
             ],
-            "queued": [handle_id for queue in self._queues.values() for handle_id in queue],
+            "queued": self.places.waiting,
         }
 
     # ---- starting
 
     def enqueue(self, record: TurnRecord) -> None:
         """Run this turn once its workspace is free."""
-        self._queues.setdefault(record.workspace_id, deque()).append(record.handle_id)
-        self._start_next(record.workspace_id)
+        self.places.wait(record.workspace_id, record.handle_id)
 
     def resume(self, record: TurnRecord) -> None:
         """A turn that goes on after a restart: its streams are somebody else's to start."""
         live = self._enter(record)
-        live.has_begun = True
+        live.has_begun = live.is_resumed = True
         stream = self._liveness.stream_of(record)
         if stream is not None:
             live.streams.add(stream)
-        self._fork(f"turn {record.handle_id}", self._turn(live, None))
+        self._launch(live, None)
 
-    def _start_next(self, workspace_id: str) -> None:
-        queue = self._queues.get(workspace_id, deque())
-        while queue and workspace_id not in self._busy:
-            record = self._book.get(queue.popleft())
-            if not record.is_terminal:
-                self._start(record)
-        if not queue:
-            self._queues.pop(workspace_id, None)
+    def _start(self, handle_id: str) -> None:
+        record = self._book.get(handle_id)
+        if not record.is_terminal:
+            live = self._enter(record)
+            live.has_runner = True
+            self._launch(live, record.prompt or "")
 
-    def _start(self, record: TurnRecord) -> None:
-        live = self._enter(record)
-        live.has_runner = True
-        fiber = self._fork(f"turn {record.handle_id}", self._turn(live, record.prompt or ""))
-        if fiber.poll() is not None:
-            self._forget(live)  # nothing begins in a closed scope
-        else:
+    def _launch(self, live: LiveTurn, prompt: str | None) -> None:
+        fiber = self._fork(f"turn {live.handle_id}", self._turn(live, prompt))
+        if fiber.poll() is None:
             fiber.add_observer(lambda _exit: self._leave(live))
+        elif self._forget(live):  # nothing begins in a closed scope
+            self.places.free(live.workspace_id, live.handle_id)
 
     def _enter(self, record: TurnRecord) -> LiveTurn:
         live = LiveTurn(record.handle_id, record.turn_id, record.workspace_id)
         self._live[record.handle_id] = live
-        self._busy[record.workspace_id] = record.handle_id
+        self.places.take(record.workspace_id, record.handle_id)
         return live
 
     # ---- one turn
@@ -153,7 +150,7 @@ class Running:
         why: str | None = None
         with fb.uninterruptible() as restore:
             try:
-                turn = await self._opened(live, scope)
+                turn = await self._opened(live, scope, prompt)
                 if turn is not None and prompt is not None:
                     runner = await self._started(live, turn, prompt)
                 with restore():
@@ -167,23 +164,53 @@ class Running:
             finally:
                 await self._close(live, scope, turn, runner, end, why)
 
-    async def _opened(self, live: LiveTurn, scope: Scope) -> OpenTurn | None:
+    async def _opened(self, live: LiveTurn, scope: Scope, prompt: str | None) -> OpenTurn | None:
         """The open turn, marked as starting on disk; None where it can't be: then it settles."""
 
         def starting(record: TurnRecord) -> TurnRecord | None:
             return record.changed(status="starting") if record.status == "queued" else None
 
         try:
-            await self._book.change(live.handle_id, starting)
+            record = await self._book.change(live.handle_id, starting)
+            if prompt is not None and not prompt.strip():
+                self._refuse(live, CreationValidationFailure(error="its prompt has no text"))
+                return None
             clock = await fb.current_clock()
-            return self._open_turn(live.turn_id, live.workspace_id, clock, scope)
+            turn = self._open_turn(live.turn_id, live.workspace_id, clock, scope)
+            if record.continues is not None and isinstance(turn, MarksContinuation):
+                await turn.mark_continuation()
+            return turn
         except Exception as error:  # noqa: BLE001  # whatever a factory raises, the turn ends for it
             _log.warning("a turn can't be opened", handleId=live.handle_id, error=str(error))
             said = str(error) or type(error).__name__
-            settle = self._verdicts.settle(live.handle_id, CreationAdmissionFailure(error=said))
-            # Apart: it may have to be tried again, and an interrupt ends this fiber only.
-            self._fork(f"settlement of {live.handle_id}", settle)
+            self._refuse(live, CreationAdmissionFailure(error=said))
             return None
+
+    def _refuse(self, live: LiveTurn, cause: Cause) -> None:
+        # Apart: it may have to be tried again, and an interrupt ends this fiber only.
+        settle = self._verdicts.settle(live.handle_id, cause)
+        self._fork(f"settlement of {live.handle_id}", settle)
+
+    @fb.effect
+    async def bury(self, record: TurnRecord) -> None:
+        """Give back what a turn holds beyond the process that ran it, before its verdict. It
+        has died: of a continuation the flag would keep the next one from beginning.
+        """
+        if record.continues is None:
+            return
+        scope = Scope(name=f"turn {record.turn_id}")
+        try:
+            clock = await fb.current_clock()
+            turn = self._open_turn(record.turn_id, record.workspace_id, clock, scope)
+        except Exception as error:  # noqa: BLE001  # a factory's; the verdict is not its to keep back
+            _log.warning("a turn can't be opened", handleId=record.handle_id, error=str(error))
+            return
+        await given_back(
+            turn.close("died").flat_map(lambda _: scope.close()),
+            turn.scope,
+            whose=record.handle_id,
+            workspace_id=record.workspace_id,
+        )
 
     async def _started(
         self, live: LiveTurn, turn: OpenTurn, prompt: str
@@ -238,33 +265,30 @@ class Running:
         try:
             if runner is not None:
                 await _stopped(live, runner, why)
-            releases = [scope.close()] if turn is None else [turn.close(end), scope.close()]
-            for release in releases:
-                released = await release.exit()
-                if isinstance(released, fb.Failure):
-                    _log.warning(
-                        "what a turn held could not be released whole",
-                        handleId=live.handle_id,
-                        problem=released.failure().pretty(),
-                    )
+            about = {"whose": live.handle_id, "workspace_id": live.workspace_id}
+            if turn is not None:
+                await given_back(turn.close(end), turn.scope, **about)
+            await given_back(scope.close(), scope, **about)
             if runner is not None:
-                await runner.exit()  # its workspace is free when nothing works there
+                await runner.exit()  # its workspace is free when nothing starts streams there
         finally:
             self._leave(live)
 
     def _leave(self, live: LiveTurn) -> None:
-        if self._forget(live):
-            self._start_next(live.workspace_id)
+        if not self._forget(live):
+            return
+        record = self._book.find(live.handle_id)
+        if record is not None:
+            self._over(record)
+        self.places.leave(live.workspace_id, live.handle_id)
 
     def _forget(self, live: LiveTurn) -> bool:
-        """Nothing of it runs any more: its workspace is free. False where that was known."""
+        """Nothing of it runs any more. False where that was known."""
         if self._live.get(live.handle_id) is not live:
             return False
         self._continuations.forget(live.turn_id)
         live.closed.done_unsafe(Effect.succeed(None))
         del self._live[live.handle_id]
-        if self._busy.get(live.workspace_id) == live.handle_id:
-            del self._busy[live.workspace_id]
         return True
 
 
@@ -290,5 +314,7 @@ def _end_of(record: TurnRecord) -> TurnEnd:
             return "completed"
         case "error":
             return "errored"
+        case "interrupted":
+            return "interrupted"
         case _:
             return "torn-down"

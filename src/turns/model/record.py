@@ -59,6 +59,8 @@ class TurnRecord(CamelModel):
     terminal_attention_notified_at: AwareDatetime | None = None
     continues: HandleId | None = None
     """The turn that this one goes on with, begun by nobody in person."""
+    follows: HandleId | None = None
+    """The turn to which this one's prompt was said, after its last word."""
     ignored_ends: int = Field(default=0, ge=0)
     """Ends of other streams in its workspace that did not end it."""
 

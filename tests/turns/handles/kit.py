@@ -42,6 +42,7 @@ class FaultyStore(TurnStore):
         self.inner = inner
         self.written: list[TurnRecord] = []
         self.failing: TurnError | None = None
+        self.refuses: Callable[[TurnRecord], bool] = lambda _record: False
         self.before_write: Callable[[TurnRecord], Effect[object]] | None = None
         self.before_load: Effect[object] | None = None
         self.dies: Callable[[TurnRecord], bool] = lambda _record: False
@@ -75,6 +76,8 @@ class FaultyStore(TurnStore):
             await self.before_write(record)
         if self.failing is not None:
             raise self.failing
+        if self.refuses(record):
+            raise STORE_FAULT
         await self.inner.write(record)
         self.written.append(record)
 

@@ -23,10 +23,12 @@ from tests.streamengine.engine.kit import (
     text,
 )
 from turns import OpenTurn, TurnError, TurnHandle, TurnRunner
+from turns.handles.creation import new_record
 from turns.handles.plain import PlainTurn
+from turns.release import RELEASE_SECONDS
 
 from .conftest import MakeProcess
-from .kit import WORKSPACE, Conductor, Process, correlation, on_disk
+from .kit import OWNER, WORKSPACE, Conductor, Process, correlation, on_disk
 
 TOOL_STEP: Answer = says(text("Let me see. "), TEXT_END, Finish(finish_reason="tool-calls"))
 
@@ -494,3 +496,81 @@ async def test_a_shutdown_gives_back_what_the_turn_of_a_deaf_runner_holds(
     deaf.go.set()
     await p.idle()
     assert closing.poll() is not None
+
+
+@pytest.mark.spec("O1")
+async def test_a_finalizer_that_never_ends_keeps_no_workspace(process: MakeProcess) -> None:
+    gate = asyncio.Event()
+
+    def opened(*about: Any) -> OpenTurn:
+        turn = PlainTurn(*about)
+        fb.run_sync(turn.scope.add_finalizer(lambda _exit: gate.wait()))
+        return turn
+
+    p = await process(WHOLE, open_turn=opened)
+    handle = await p.create()
+    after = await p.create()
+    assert (await p.status(handle), await p.status(after)) == ("completed", "queued")
+
+    with capture_logs() as logs:
+        await p.desk.pass_time(RELEASE_SECONDS)
+
+    assert await p.status(after) == "completed"
+    assert [log["turn"] for log in logs if "does not end" in log["event"]] == [handle.handle_id]
+    gate.set()
+    await p.idle()
+
+
+# ---- what can't be run
+
+
+@pytest.mark.spec("T1", "T7")
+@pytest.mark.parametrize("prompt", [None, "", " \n"])
+async def test_a_queued_turn_without_a_prompt_settles_before_it_begins(
+    process: MakeProcess, prompt: str | None
+) -> None:
+    """As somebody's hand may have left it on disk; nobody is asked nothing."""
+    made = new_record(owner=OWNER, workspace_id=WORKSPACE, prompt="x")
+    p = await process(WHOLE, unstarted=True)
+    await p.rt.run(p.store.write(made.changed(prompt=prompt)))
+
+    await p.rt.run(p.turns.start(p.scope))
+    await p.idle()
+
+    record = await p.rt.run(p.turns.get(made.handle_id))
+    assert (record.status, record.cause) == ("error", "creation-validation-failure")
+    assert record.evidence == {"error": "its prompt has no text"}
+    assert p.desk.provider.calls == []
+
+
+@final
+class Refusing(TurnRunner):
+    """A runner that fails before its first stream."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    @fb.effect(raises=TurnError)
+    async def run(self, turn: OpenTurn, prompt: str, correlation: Mapping[str, Any]) -> None:
+        raise TurnError(self.kind, "there is no agent to run a turn", "Give one.")
+
+
+@pytest.mark.spec("T1", "T7")
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("invalid_turn", "creation-validation-failure"),
+        ("no_agent", "creation-validation-failure"),
+        ("history", "send-failure"),
+    ],
+)
+async def test_why_a_turn_that_never_began_can_t_be_run_is_its_cause(
+    process: MakeProcess, kind: str, cause: str
+) -> None:
+    p = await process(runner=Refusing(kind))
+    handle = await p.create()
+
+    record = await p.get(handle)
+
+    assert (record.status, record.cause) == ("error", cause)
+    assert "no agent" in str(record.evidence)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,11 +15,12 @@ from fibers import Effect
 from streamengine import SendError
 from streamengine.model import ErrorPart
 from tests.streamengine.engine.kit import FINISH, TEXT_END, WHOLE, Answer, Line, says, text
-from turns import FileTurnStore, TurnError, TurnHandle, TurnRecord
+from turns import FileTurnStore, OpenTurn, TurnError, TurnHandle, TurnRecord, TurnRunner
+from turns.handles.aftermath import REMOVAL_SECONDS
 from turns.handles.streak import streak_of
 
 from .conftest import MakeProcess
-from .kit import WORKSPACE, Conductor, Process, correlation, on_disk
+from .kit import OWNER, WORKSPACE, Conductor, Process, correlation, on_disk
 
 BROKEN: Answer = says(text("Once "))
 """Ends without an end: tried again."""
@@ -166,6 +168,58 @@ async def test_a_turn_whose_answer_is_taken_up_again_goes_on(process: MakeProces
     assert isinstance(waiter.poll(), fb.Success)
     assert after.turns.describe() == {"running": [], "queued": []}
     assert len(after.desk.provider.calls) == 1
+
+
+@final
+class Agent(TurnRunner):
+    """A runner that offers everything, for the turns that it has begun itself."""
+
+    @fb.effect(raises=TurnError)
+    async def run(self, turn: OpenTurn, prompt: str, correlation: Mapping[str, Any]) -> None:
+        await Effect.never()
+
+    def steer(self, turn_id: str, text: str) -> Effect[None, TurnError]:
+        raise AssertionError("it runs none")
+
+    def answer_permission(
+        self, turn_id: str, request_id: str, answer: object
+    ) -> Effect[bool, TurnError]:
+        raise AssertionError("it runs none")
+
+    def spawn_subturn(self, turn_id: str, config: Mapping[str, Any]) -> Effect[object, TurnError]:
+        raise AssertionError("it runs none")
+
+    def finish(self, turn_id: str, *, hard: bool) -> Effect[None, TurnError]:
+        raise AssertionError("it runs none")
+
+
+@pytest.mark.spec("T16")
+@pytest.mark.parametrize("call", ["steer", "answer", "spawn", "soft end", "hard end"])
+async def test_a_turn_that_goes_on_without_its_agent_says_so(
+    process: MakeProcess, call: str
+) -> None:
+    """Only its answer was taken up: "not found" would be said of a turn that everybody sees run."""
+    before, handle = await killed(process, retrying=True)
+    await before.crash()
+    after = await process(Line(), retrying=True, runner=Agent())
+    assert await after.status(handle) == "running"
+    turns, handle_id = after.turns, handle.handle_id
+    asked: Mapping[str, Effect[Any, TurnError]] = {
+        "steer": turns.steer(handle_id, "left"),
+        "answer": turns.answer_permission(handle_id, "q1", True),
+        "spawn": turns.spawn_subturn(handle_id, {}),
+        "soft end": turns.finish(handle_id),
+        "hard end": turns.finish(handle_id, hard=True),
+    }
+
+    with pytest.raises(TurnError, match="goes on without its agent") as refused:
+        await after.rt.run(asked[call])
+
+    assert refused.value.kind == "without_agent"
+    assert "interrupt it" in refused.value.way_out
+    assert await after.status(handle) == "running"
+    record = await after.rt.run(turns.interrupt(handle_id, by="ada"))
+    assert record.status == "interrupted"
 
 
 @pytest.mark.spec("T17", "I10")
@@ -329,6 +383,82 @@ async def test_a_disposable_workspace_outlives_all_its_turns(process: MakeProces
     second.end()
     await p.idle()
     assert len(p.told.disposed) == 1
+
+
+@pytest.mark.spec("T21")
+async def test_no_turn_begins_in_a_workspace_while_it_is_removed(process: MakeProcess) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+    log: list[str] = []
+
+    @fb.effect
+    async def removed() -> None:
+        begun.set()
+        await go.wait()
+        log.append("removed")
+
+    def dispose(_record: TurnRecord) -> Effect[object, Exception]:
+        return removed()
+
+    p = await process(WHOLE, dispose=dispose)
+    p.desk.tape.on_event = lambda event: log.append(event.type)
+    await p.create(disposable=True)
+    await begun.wait()
+    log.clear()
+
+    handle = await p.create("Begin anew")
+    assert (await p.status(handle), log) == ("queued", [])
+    go.set()
+
+    assert await p.status(handle) == "completed"
+    assert log[:2] == ["removed", "stream-start"]
+
+
+@pytest.mark.spec("T21")
+async def test_a_turn_that_begins_before_the_removal_puts_it_off(process: MakeProcess) -> None:
+    line = Line()
+    p = await process(WHOLE, line)
+    released = p.store.hold(lambda record: record.status == "completed")
+    await p.create(disposable=True)
+    await released.begun.wait()
+    creating = p.rt.run_fork(
+        p.turns.create_turn(owner=OWNER, workspace_id=WORKSPACE, prompt="And then")
+    )
+    await p.idle()
+    released.go.set()
+    await p.idle()
+
+    assert isinstance(creating.poll(), fb.Success)
+    assert p.told.disposed == []
+    line.give(text("Done"), TEXT_END, FINISH)
+    line.end()
+    await p.idle()
+    assert len(p.told.disposed) == 1
+
+
+@pytest.mark.spec("T19", "T21")
+@pytest.mark.parametrize("how", ["raises", "dies", "hangs"])
+async def test_a_removal_that_breaks_or_hangs_keeps_the_word_from_nobody(
+    process: MakeProcess, how: str
+) -> None:
+    gate = fb.Latch()
+
+    def dispose(_record: TurnRecord) -> Effect[object, Exception]:
+        if how == "raises":
+            raise RuntimeError("broken")
+        return gate.await_() if how == "hangs" else Effect.die(RuntimeError("broken"))
+
+    p = await process(WHOLE, dispose=dispose)
+    with capture_logs() as logs:
+        handle = await p.create(disposable=True, attention="notify")
+        await p.desk.pass_time(REMOVAL_SECONDS if how == "hangs" else 0)
+
+    assert [r.handle_id for r in p.told.attention] == [handle.handle_id]
+    (warning,) = [log for log in logs if log["log_level"] == "warning"]
+    assert ("hangs" if how == "hangs" else "could not be removed") in warning["event"]
+    assert (await p.get(handle)).workspace_disposed_at is None
+    gate.open_unsafe()
+    await p.idle()
+    assert ((await p.get(handle)).workspace_disposed_at is not None) == (how == "hangs")
 
 
 @pytest.mark.spec("T21")

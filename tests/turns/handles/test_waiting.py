@@ -12,6 +12,7 @@ from freezegun import freeze_time
 
 import fibers as fb
 from fibers import Effect
+from fibers.app import AppScope
 from fibers.testing import assert_no_leaks
 from streamengine import SendError
 from tests.streamengine.engine.kit import FINISH, TEXT_END, WHOLE, Line, text
@@ -110,6 +111,56 @@ async def test_a_waiter_is_gone_whatever_ended_its_wait(process: MakeProcess, ho
 
     assert waiters.count(handle.handle_id) == 0
     assert waiters._waiting == {}
+
+
+@pytest.mark.spec("T11", "T14")
+@pytest.mark.parametrize("asked", ["before", "after"])
+async def test_nobody_waits_for_a_turn_that_the_close_of_the_scope_leaves_running(
+    process: MakeProcess, asked: str
+) -> None:
+    """A server that goes must not hold its clients for their whole timeout."""
+    p, handle, _ = await running(process)
+    if asked == "after":
+        await p.crash()
+    waiter = p.waiting(handle)
+    await p.idle()
+    if asked == "before":
+        assert waiter.poll() is None
+        await p.crash()
+        await p.idle()
+
+    error = error_of(waiter)
+
+    assert error.kind == "shutting_down"
+    assert error.way_out
+    assert p.turns._waiters.count(handle.handle_id) == 0
+
+
+async def test_who_waits_for_a_settled_turn_is_answered_after_the_close_too(
+    process: MakeProcess,
+) -> None:
+    p = await process(WHOLE)
+    handle = await p.create()
+    await p.idle()
+    await p.crash()
+
+    record = await p.rt.run(p.turns.wait(handle.handle_id))
+
+    assert record.status == "completed"
+
+
+async def test_the_close_of_a_scope_that_a_manager_has_left_ends_no_wait(
+    process: MakeProcess, rt: fb.Runtime
+) -> None:
+    p = await process(Line(), unstarted=True)
+    first, p.scope = p.scope, AppScope()
+    await rt.run(p.turns.start(p.scope))
+    waiter = p.waiting(await p.create())
+
+    await rt.run(first.close(reason="system"))
+    await p.idle()
+
+    assert waiter.poll() is None
 
 
 @pytest.mark.spec("T11")
@@ -373,7 +424,9 @@ async def test_records_are_listed_by_owner_the_oldest_first(process: MakeProcess
 # ---- what is released
 
 
+@pytest.mark.spec("O3", "O14")
 async def test_what_a_turn_holds_is_released_with_it(process: MakeProcess) -> None:
+    """And an interrupt is no teardown: its process stays, and it will never complete."""
     conductor = Conductor()
     conductor.more = True
     released: list[str | None] = []
@@ -384,7 +437,7 @@ async def test_what_a_turn_holds_is_released_with_it(process: MakeProcess) -> No
     await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
     await p.idle()
 
-    assert released == ["torn-down"]
+    assert released == ["interrupted"]
 
 
 @pytest.mark.parametrize(
