@@ -498,9 +498,9 @@ suspend(Fiber *self, PyObject *wait)
 static PyObject *
 yield_turn(Fiber *self)
 {
-    self->state = READY;
     if (enroll_first(self) < 0)
         return NULL;
+    self->state = READY; /* not earlier: it says that the fiber is in the queue */
     if (push_next_turn((Queue *)self->queue, (PyObject *)self) < 0)
         return NULL;
     return signal(s_SUSPEND);

@@ -152,8 +152,8 @@ class HostedFiber(Fiber[Any, Exception]):
         return fatal
 
     def _yield_turn(self) -> Signal:
-        self._state = READY
         self._call_soon()
+        self._state = READY
         return SUSPEND
 
     def _attend(self, value: Any) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 import pytest
 from returns.result import Success
@@ -220,3 +220,72 @@ async def test_a_wait_that_was_refused_there_is_over() -> None:
 
     assert refused
     assert {_defects_of(await fiber.exit())[0] for fiber in refused} == {RecursionError}
+
+
+@pytest.mark.spec("PD16")
+async def test_a_wait_that_was_refused_there_leaves_nothing_behind() -> None:
+    """What it was for counts those that do wait."""
+    deferred = fb.Deferred[int, Never]()
+    fibers = [
+        fiber
+        for left in FRAMES_LEFT
+        if (fiber := with_frames_left(left, partial(fb.run_fork, deferred.await_()))) is not None
+    ]
+    suspended = ["suspended" in repr(fiber) for fiber in fibers]
+    waiting = repr(deferred)
+    deferred.done_unsafe(Success(5))
+    exits = [await fiber.exit() for fiber in fibers]
+
+    assert waiting == f"<Deferred pending, {sum(suspended)} waiting>"
+    assert [exit == Success(5) for exit in exits] == suspended
+
+
+YIELDS: dict[str, Callable[[], fb.Effect[Any]]] = {
+    "an effect": fb.Effect.yield_now,
+    "a body": lambda: fb.Effect.promise(lambda: asyncio.sleep(0)),
+}
+
+
+@pytest.mark.spec("PD16", "PI13")
+@pytest.mark.parametrize("what", YIELDS)
+async def test_a_yield_there_gives_its_turn_or_is_refused(what: str) -> None:
+    """A fiber that met the limit as it went into the queue is not taken to be in it."""
+    lost: list[int] = []
+    refused = 0
+    for left in FRAMES_LEFT:
+        fiber = with_frames_left(left, partial(fb.run_fork, YIELDS[what]()))
+        if fiber is None:
+            continue
+        if not await has_ended(fiber):
+            lost.append(left)
+        elif fiber.poll() != Success(None):
+            refused += 1
+
+    assert lost == []
+    assert refused
+
+
+@pytest.mark.spec("PD16", "PD11")
+async def test_a_task_that_starts_eagerly_and_yields_there_still_ends() -> None:
+    """The same for what takes itself for a task of asyncio's."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, _context: None)  # of a refused one, it is told
+    lost: list[int] = []
+    refused = 0
+    async with fb.Scope("parallel") as scope:
+        create = fb.task_factory(scope=scope)
+        for left in FRAMES_LEFT:
+            coro = asyncio.sleep(0)
+            task = with_frames_left(left, partial(create, loop, coro, eager_start=True))
+            if task is None:
+                coro.close()
+                continue
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            if not task.done():
+                lost.append(left)
+            elif task.exception() is not None:
+                refused += 1
+
+    assert lost == []
+    assert refused

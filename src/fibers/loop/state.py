@@ -235,10 +235,10 @@ class FiberState(_Base):
         return SUSPEND
 
     def _yield_turn(self) -> Signal:
-        self._state = READY
         if not self._registered:
             self._register()
         queue = self._queue
+        self._state = READY  # not earlier: it says that the fiber is in the queue
         queue.turn.append(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # see __init__
         if not queue._armed:
             queue._arm()
