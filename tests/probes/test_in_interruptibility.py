@@ -305,6 +305,30 @@ async def test_two_interrupts_before_delivery_are_both_in_the_exit(
     assert fiber.poll() == interrupted(1001, 1002)
 
 
+@pytest.mark.spec("IN10", "PD2")
+async def test_of_two_interrupts_before_delivery_the_first_is_thrown(
+    rt: fb.Runtime, clock: TestClock
+) -> None:
+    """The second joins the cause."""
+    thrown: list[Interrupt | None] = []
+
+    @fb.effect
+    async def body() -> None:
+        try:
+            await fb.sleep(1).uninterruptible()
+        except asyncio.CancelledError as exc:
+            thrown.append(fb.interrupt_of(exc))
+            raise
+
+    fiber = rt.run_fork(body())
+    fiber.interrupt_unsafe(by=1001)
+    fiber.interrupt_unsafe(by=1002)
+    await pass_time(rt, clock)
+
+    assert thrown == [Interrupt(by=1001)]
+    assert fiber.poll() == interrupted(1001, 1002)
+
+
 @pytest.mark.spec("IN10", "PD20")
 async def test_the_same_interrupt_twice_counts_once(rt: fb.Runtime, clock: TestClock) -> None:
     """Same interruptor, same reason."""

@@ -254,6 +254,30 @@ async def test_what_restore_raises_is_this_fibers_own_interrupt() -> None:
     assert seen == [Interrupt(by=7, reason="enough")]
 
 
+@pytest.mark.spec("PD17", "PD2")
+async def test_of_two_pending_interrupts_restore_raises_the_first() -> None:
+    """The second is in the cause, as everywhere."""
+    seen, gate = list[Interrupt | None](), new_gate()
+
+    @fb.effect
+    async def body() -> None:
+        with fb.uninterruptible() as restore:
+            await gate
+            try:
+                restore().__enter__()
+            except asyncio.CancelledError as exc:
+                seen.append(fb.interrupt_of(exc))
+
+    fiber = fb.run_fork(body())
+    fiber.interrupt_unsafe(by=7)
+    fiber.interrupt_unsafe(by=8)
+    gate.set_result(1)
+    exit = await fiber.exit()
+
+    assert seen == [Interrupt(by=7)]
+    assert interruptors(exit) == [7, 8]
+
+
 @pytest.mark.spec("PD17")
 async def test_each_later_restore_raises_again() -> None:
     """The interrupt stays pending in the region, however often it is caught."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import fibers as fb
-from fibers import Die, Effect, Failure
+from fibers import Die, Effect, Failure, Success
 from fibers.testing import TestClock
 from tests.regressions.test_interrupts import run_apart, turns
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 
 class Boom(Exception):
@@ -146,6 +149,32 @@ async def test_a_future_of_another_loop_is_refused() -> None:
     (reason,) = exit_.failure().reasons
     assert isinstance(reason, Die)
     assert "different loop" in str(reason.defect)
+
+
+class OfAnotherLibrary:
+    """Awaited, it hands out what only its own event loop knows."""
+
+    def __await__(self) -> Generator[str, None, None]:
+        yield "a trap of another library"
+
+
+@pytest.mark.spec("PD1")
+async def test_what_is_neither_an_effect_nor_a_future_is_refused_by_name() -> None:
+    """As by asyncio's own tasks, where it is awaited: the body may go on."""
+    said: list[str] = []
+
+    async def body() -> int:
+        try:
+            await OfAnotherLibrary()
+        except RuntimeError as exc:
+            said.append(str(exc))
+        return 5
+
+    exit_ = await fb.run_fork(Effect.promise(body)).exit()
+
+    assert exit_ == Success(5)
+    (message,) = said
+    assert "'a trap of another library', which is neither an effect nor an asyncio" in message
 
 
 def test_anyio_finds_its_root_task_beside_a_live_fiber() -> None:

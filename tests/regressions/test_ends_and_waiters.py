@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 import pytest
 from returns.result import Success
@@ -17,6 +17,7 @@ from tests.probes.kit_f import (
     endless,
     failed,
     interrupted,
+    interruptors,
     new_gate,
     turns,
     wait_for,
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 pytestmark = pytest.mark.lifecycle
+
+Strategy = Literal["sequential", "parallel"]
+STRATEGIES: list[Strategy] = ["sequential", "parallel"]
 
 
 # ---- stopping to wait
@@ -175,6 +179,31 @@ def test_who_gives_up_from_another_loop_leaves_nothing_at_the_target(
 # ---- let go by a close
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_close_waits_for_a_cleanup_however_often_that_suspends(strategy: Strategy) -> None:
+    """SO6: only one that waits for the closer is let go, whatever another waits for."""
+    log: list[str] = []
+    gates = [new_gate() for _ in range(3)]
+
+    async def cleaning() -> None:
+        try:
+            await Effect.never()
+        finally:
+            for gate in gates:
+                await gate
+            log.append("cleaned")
+
+    scope = fb.Scope(strategy)
+    scope.fork(Effect.promise(cleaning), start_immediately=True)
+    closer = fb.run_fork(scope.close().map(lambda _: log.append("closed")))
+    for gate in gates:
+        await turns()
+        gate.set_result(0)
+    await closer.exit()
+
+    assert log == ["cleaned", "closed"]
+
+
 async def test_a_close_that_let_one_fiber_go_twice_still_waits_for_the_other() -> None:
     """SO6, SC2: one that waits for the closer, by another way each time, counts once."""
     log: list[str] = []
@@ -292,6 +321,43 @@ async def test_interrupts_inside_each_other_wait_for_each_others_ends() -> None:
 
     assert early == []
     assert ends == list(reversed(range(21)))
+
+
+@pytest.mark.parametrize("level", [0, 20])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_close_does_not_cut_a_cleanup_that_has_begun(
+    strategy: Strategy, level: int
+) -> None:
+    """PD2, PD16: neither near the top nor where no fiber runs on another's stack any more."""
+    log: list[str] = []
+    gate = new_gate()
+    scope = fb.Scope(strategy)
+    closers: list[fb.Fiber[None, Never]] = []
+
+    async def cleaning() -> None:
+        try:
+            await Effect.never()
+        finally:
+            await gate
+            log.append("cleaned")
+
+    def close_from(level: int) -> None:
+        if level:
+            fb.run_fork(Effect.sync(lambda: close_from(level - 1)))
+        else:
+            closers.append(fb.run_fork(scope.close()))
+
+    fiber = scope.fork(Effect.promise(cleaning), start_immediately=True)
+    fiber.interrupt_unsafe(by=7)
+    close_from(level)
+    await turns()
+    ended_early = fiber.done()
+    gate.set_result(0)
+    await closers[0].exit()
+
+    assert not ended_early
+    assert log == ["cleaned"]
+    assert interruptors(fiber.poll()) == [7, closers[0].id]
 
 
 # ---- what a finalizer gives

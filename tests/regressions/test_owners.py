@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Never
 
 import pytest
 
 import fibers as fb
 from fibers import Effect
+from tests.probes.kit_f import new_gate
 from tests.regressions.test_interrupts import run_apart, turns
 
 pytestmark = pytest.mark.lifecycle
@@ -84,44 +86,35 @@ def test_a_close_does_not_wait_for_a_fiber_that_began_to_wait_for_the_closer() -
     assert run_apart(program).stdout == "closed True\n"
 
 
-def test_of_two_closes_each_lets_go_of_a_fiber_that_begins_to_wait_for_its_closer() -> None:
+async def test_of_two_closes_each_lets_go_of_a_fiber_that_begins_to_wait_for_its_closer() -> None:
     """SO6: a fiber that changed hands while its first scope closed is awaited by both closes."""
-    program = """
-        import asyncio, os
-        import fibers as fb
-        from fibers import Effect
+    scopes = [fb.Scope(), fb.Scope()]
+    gates = [new_gate(), new_gate()]
+    closers: list[fb.Fiber[None, Never]] = []
+    closed: list[list[bool]] = []
 
-        async def main():
-            scopes = [fb.Scope(), fb.Scope()]
-            gates = [asyncio.Event() for _ in scopes]
-            closers = []
+    async def member() -> None:
+        try:
+            await Effect.never()
+        finally:
+            for at in range(2):
+                await gates[at]
+                await closers[at].exit()
 
-            async def member():
-                with fb.uninterruptible():
-                    for gate, closer in ((gates[0], 0), (gates[1], 1)):
-                        await gate.wait()
-                        await closers[closer].exit()
+    fiber = scopes[0].fork(Effect.promise(member), start_immediately=True)
+    closers.append(fb.run_fork(scopes[0].close()))
+    fiber.run_in(scopes[1])
+    closers.append(fb.run_fork(scopes[1].close()))
+    for gate in gates:
+        closed.append([closer.done() for closer in closers])
+        gate.set_result(0)
+        await turns(20)
+    closed.append([closer.done() for closer in closers])
+    ended = fiber.done()
+    fiber.interrupt_unsafe(again=True)  # else nothing would ever end where this fails
 
-            fiber = scopes[0].fork(Effect.promise(member), start_immediately=True)
-            closers.append(fb.run_fork(scopes[0].close()))
-            fiber.run_in(scopes[1])
-            closers.append(fb.run_fork(scopes[1].close()))
-            for gate in gates:
-                print([closer.done() for closer in closers], flush=True)
-                gate.set()
-                for _ in range(20):
-                    await asyncio.sleep(0)
-            print([closer.done() for closer in closers], fiber.done(), flush=True)
-            os._exit(0)
-
-        asyncio.run(main())
-    """
-
-    assert run_apart(program).stdout.splitlines() == [
-        "[False, False]",
-        "[True, False]",
-        "[True, True] True",
-    ]
+    assert closed == [[False, False], [True, False], [True, True]]
+    assert ended
 
 
 async def test_a_fork_made_by_run_sync_goes_on_when_run_sync_has_returned() -> None:
