@@ -1,4 +1,4 @@
-"""The continuation flag of a managed turn: set where it begins by itself, cleared by its verdict."""
+"""The continuation flag of a managed turn: set where it begins by itself, cleared by its end."""
 
 from __future__ import annotations
 
