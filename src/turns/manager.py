@@ -351,7 +351,7 @@ class TurnManager(Occupant):
             or not record.is_terminal
             or record.cause in _STOPS
             or self._scope.state == "closed"
-            or self._running.places.is_waited_for(workspace_id)  # who waits there hears it
+            or self._book.has_queued(workspace_id)  # who waits there hears it
         ):
             return
         said = runner.take_unheard(workspace_id)
@@ -487,11 +487,12 @@ class TurnManager(Occupant):
         if not record.is_started:
             raise _not_running(record)
         live = self._running.live(handle_id)
-        if live is not None and live.is_resumed:
+        if live is not None and not live.has_runner:
+            why = "only its answer was taken up after a restart"
             raise TurnError(
                 "without_agent",
-                f"the turn {handle_id} goes on without its agent: only its answer was taken up "
-                "after a restart",
+                f"the turn {handle_id} goes on without its agent: "
+                f"{why if live.is_resumed else 'that has ended, or was stopped'}",
                 "Wait for its end, or interrupt it; then start another one.",
             )
         return record, runner
@@ -557,10 +558,10 @@ def _not_running(record: TurnRecord) -> TurnError:
     )
 
 
-def _shutting_down(what: str) -> TurnError:
+def _shutting_down(handle_id: str) -> TurnError:
     return TurnError(
         "shutting_down",
-        f"the process ends, and {what} has not settled",
+        f"the process ends, and {handle_id} has not settled",
         "Ask the next process: it goes on with the turn, or says how it ended.",
     )
 

@@ -1,4 +1,4 @@
-"""The continuation flag of a managed turn: set where it begins by itself, cleared by its end."""
+"""The continuation flag of a managed turn: set as it begins by itself, cleared by its verdict."""
 
 from __future__ import annotations
 

@@ -336,3 +336,22 @@ async def test_after_a_restart_an_answer_with_more_to_come_is_no_final_one(
     record = await house(WHOLE).record(handle)
 
     assert (record.status, record.cause) == ("interrupted", "stale-restart")
+
+
+@pytest.mark.spec("T14")
+async def test_a_turn_whose_agent_was_stopped_by_the_process_says_that_it_has_none(
+    house: MakeHouse,
+) -> None:
+    """A person's stream took the place of its own; it stays running, as nobody stopped it."""
+    h = house(Line(), Line())
+    handle = await h.create()
+    await h.desk.start("I do it myself")
+    await h.desk.idle()
+    assert (await h.record(handle)).status == "running"
+
+    with pytest.raises(TurnError, match="goes on without its agent: that has ended") as refused:
+        await h.do(h.turns.steer(handle.handle_id, "left"))
+
+    assert refused.value.kind == "without_agent"
+    record = await h.do(h.turns.interrupt(handle.handle_id, by="ada"))
+    assert record.status == "interrupted"

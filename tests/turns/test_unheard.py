@@ -89,6 +89,26 @@ async def test_a_turn_that_waits_for_the_workspace_hears_it(house: MakeHouse) ->
     assert (await h.record(next_one)).status == "completed"
 
 
+async def test_a_turn_that_was_interrupted_while_it_waited_hears_nothing(
+    house: MakeHouse,
+) -> None:
+    h = house(WHOLE)
+    hold = h.desk.history.hold("finalize")
+    handle = await h.create()
+    await hold.begun.wait()
+    waiting = await h.rt.run(
+        h.turns.create_turn(owner="owner", workspace_id=WORKSPACE, prompt="Next")
+    )
+    await h.rt.run(h.turns.interrupt(waiting.handle_id, by="ada"))
+
+    await h.rt.run(h.turns.steer(handle.handle_id, "too late"))
+    hold.go.set()
+    await h.desk.idle()
+
+    assert prompts(h) == ["Go", "too late"]
+    assert len(await followers(h, handle)) == 1
+
+
 async def test_after_a_failure_it_is_run_too(house: MakeHouse) -> None:
     line = Line()
     h = house(line, WHOLE)

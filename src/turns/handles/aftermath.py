@@ -111,6 +111,8 @@ class Aftermath:
 
     def _due_in(self, workspace_id: str) -> list[TurnRecord]:
         """The turns of a workspace with which it is to go; none as long as one has not settled."""
+        if self._dispose is None:
+            return []
         records = self._book.in_workspace(workspace_id)
         if not all(record.is_terminal for record in records):
             return []

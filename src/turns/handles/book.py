@@ -57,6 +57,13 @@ class Book:
         """Those that run or ran in this workspace, the oldest first."""
         return [r for r in self._records.values() if r.workspace_id == workspace_id]
 
+    def has_queued(self, workspace_id: str) -> bool:
+        """Whether a turn is to begin in this workspace."""
+        return any(
+            record.status == "queued" and record.workspace_id == workspace_id
+            for record in self.unsettled()
+        )
+
     def has_active_descendants(self, record: TurnRecord) -> bool:
         """Whether turns that this one's workspace started run elsewhere.
 

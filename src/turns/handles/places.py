@@ -27,9 +27,6 @@ class Places:
         """All who wait."""
         return [who for queue in self._waiting.values() for who in queue]
 
-    def is_waited_for(self, workspace_id: str) -> bool:
-        return workspace_id in self._waiting
-
     def wait(self, workspace_id: str, who: str) -> None:
         """Start ``who`` once the place is free."""
         self._waiting.setdefault(workspace_id, deque()).append(who)

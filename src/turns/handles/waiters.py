@@ -45,7 +45,9 @@ class Waiters:
             waiter.done_unsafe(Effect.succeed(record))
 
     def give_up(self, why: Callable[[str], TurnError]) -> None:
-        """Nothing settles any more: fail all who wait, with what ``why`` says of their handle."""
+        """Nothing settles any more here: all who wait fail with what ``why`` says of their handle,
+        each with an error of its own.
+        """
         waiting, self._waiting = self._waiting, {}
         for handle_id, waiters in waiting.items():
             for waiter in waiters.values():

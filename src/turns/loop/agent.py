@@ -7,7 +7,7 @@ root_turn.py's; here is who may begin one, and what others may want of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import fibers as fb
 from fibers import Effect, Scope
@@ -15,6 +15,7 @@ from streamengine import HistoryStore, StreamEngine
 from streamengine.history import MemoryHistory
 
 from ..events import TurnEndEvent, TurnEvents
+from ..handles.happenings import CALLED_OFF
 from ..model.errors import TurnError
 from ..open_turn import OpenTurn, TurnRunner
 from ..release import given_back
@@ -35,9 +36,6 @@ from .parts import Context, LoopParts, Surroundings
 from .root_turn import RootTurn, end_of_aborted, restore_point
 from .steering import Steering
 from .turn_run import TurnRun
-
-CALLED_OFF: Final = "launch_canceled"
-"""The kind of the TurnError of a turn that was stopped before it began."""
 
 Register: TypeAlias = Callable[[str, Callable[[str], bool]], Callable[[], None]]
 """Given a turn's id and what says whether it goes on after a message; gives what takes it back."""
@@ -152,7 +150,7 @@ class AgentLoop(TurnRunner):
                 self._look_for_a_stop(claim, turn)
             except BaseException:
                 self._stops.discard(claim)
-                self.registry.give_up(claim)
+                self._give_up(claim)
                 raise
             root = RootTurn(self._parts, turn, agent, point, correlation, self.subturns.limits)
             self._roots[turn.turn_id] = root
@@ -163,7 +161,7 @@ class AgentLoop(TurnRunner):
                 exit_ = await root.run_to_its_end(prompt, restore)
             finally:
                 del self._roots[turn.turn_id], self._parts.runs[turn.turn_id]
-                self.registry.give_up(claim)
+                self._give_up(claim)
                 root.is_over()
         if isinstance(exit_, fb.Success):
             # Of no other end: what was said before is not the last word of a turn that was cut off.
@@ -174,6 +172,10 @@ class AgentLoop(TurnRunner):
                 reason = "user" if root.state.abort_wanted else _reason_of(cause)
                 cause = fb.Cause((fb.Interrupt(None, reason),))
             await Effect.fail_cause(cause)
+
+    def _give_up(self, claim: Claim) -> None:
+        self.registry.give_up(claim)
+        self._parts.leave(claim.session)
 
     # ---- children
 

@@ -42,6 +42,12 @@ class LoopParts:
     def context_of(self, session: str) -> Context:
         return self.contexts.setdefault(session, Context())
 
+    def leave(self, session: str) -> None:
+        """No turn runs there: what says nothing is not kept for every session there ever was."""
+        context = self.contexts.get(session)
+        if context is not None and not context.omitted:
+            del self.contexts[session]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:

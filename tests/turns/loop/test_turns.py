@@ -270,3 +270,11 @@ async def test_the_end_is_told_once(room: MakeRoom) -> None:
     await r.do(r.turns[0].close("completed"))
 
     assert len(r.of(TurnEndEvent)) == 1
+
+
+async def test_nothing_is_kept_of_a_session_whose_turns_have_ended(room: MakeRoom) -> None:
+    r = room(WHOLE, *[WHOLE] * 9)
+    for number in range(10):
+        await r.whole("Go", r.open(f"w{number}"))
+
+    assert r.loop._parts.contexts == {}
