@@ -12,6 +12,7 @@ import fibers as fb
 from fibers import Clock, Duration, Effect, Fiber, Scope
 from fibers.app import Occupant
 from streamengine import Event, SendError, StreamEngine
+from streamengine.locks import WorkspaceLocks
 
 from .handles.aftermath import Aftermath
 from .handles.book import Book
@@ -130,6 +131,7 @@ class TurnManager(Occupant):
             closed=self._running.closed,
             places=self._running.places,
         )
+        self._continuing = WorkspaceLocks()
         self._loading: fb.Deferred[None, TurnError] | None = None
         self._watch(scope)
         engine.events.subscribe(self._on_event)
@@ -390,10 +392,12 @@ class TurnManager(Occupant):
     async def _continue(self, handle_id: str, prompt: str) -> TurnHandle:
         try:
             before = await self._get(handle_id)
-            check_continues(before, self._book.in_workspace(before.workspace_id))
+            # One at a time: of two at once each would find that there may be one more.
+            async with self._continuing.hold(before.workspace_id):
+                check_continues(before, self._book.in_workspace(before.workspace_id))
+                return await self._begin(lambda: continuation_of(before, prompt))
         except TurnError as error:
             raise SendError(error.kind, str(error)) from error
-        return await self._begin(lambda: continuation_of(before, prompt))
 
     @fb.effect(raises=TurnError)
     async def _wait(self, handle_id: str, timeout: Duration) -> TurnRecord:

@@ -31,6 +31,12 @@ def check_continues(record: TurnRecord, in_workspace: Sequence[TurnRecord]) -> N
             f"{record.handle_id} is {record.status}",
             "Only a turn that was cut off is gone on with.",
         )
+    if any(each.continues == record.handle_id and not each.is_terminal for each in in_workspace):
+        raise TurnError(
+            "continuation_refused",
+            f"{record.handle_id} is gone on with already",
+            "Wait for the turn that does.",
+        )
     if record.continues is not None:
         raise TurnError(
             "continuation_refused",

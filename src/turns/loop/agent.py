@@ -234,7 +234,7 @@ class AgentLoop(TurnRunner):
 
     def take_unheard(self, workspace_id: str) -> str | None:
         """What waits in the session after its turn has ended, as one prompt."""
-        if self.registry.claimed(workspace_id) is not None:
+        if self.registry.claimed(workspace_id) is not None or not self.steering.waits(workspace_id):
             return None
         return "\n\n".join(self.steering.take(workspace_id)) or None
 

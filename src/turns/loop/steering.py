@@ -12,7 +12,7 @@ from .config import SteeringMode
 @final
 class Steering:
     """A queue a session, and one for whoever names none: a session whose own is empty takes from
-    that.
+    that, unless it is that of a subturn, where nobody in person is.
     """
 
     def __init__(self, *, capacity: int, mode: SteeringMode) -> None:
@@ -33,13 +33,20 @@ class Steering:
             )
         queue.append(text)
 
-    def waits(self, session: str) -> bool:
-        """Whether there is something that this session would take."""
-        return bool(self._queues.get(session) or self._queues.get(None))
+    def waits(self, session: str, *, hears_all: bool = True) -> bool:
+        """Whether there is something that this session takes next. What was for anybody is its own
+        from now on: whoever was told so waits for it, and another must not be quicker.
+        """
+        queue, for_all = self._queues.get(session), self._queues.get(None)
+        if not queue and for_all and hears_all:
+            self._queues[session] = deque(self._heard_now(None))
+        return bool(self._queues.get(session))
 
     def take(self, session: str) -> list[str]:
         """What the turn hears now: the oldest message, or all of them."""
-        key = session if self._queues.get(session) else None
+        return self._heard_now(session)
+
+    def _heard_now(self, key: str | None) -> list[str]:
         queue = self._queues.get(key)
         if not queue:
             return []

@@ -133,11 +133,11 @@ class TurnRun:
     @property
     def is_spoken_to(self) -> bool:
         """Whether an answer is not the last word: results alone are added to it instead."""
-        return (
-            self.wants_last_call
-            or self._on.steering.waits(self.state.workspace_id)
-            or self.jobs.has_news
-        )
+        return self.wants_last_call or self._is_steered or self.jobs.has_news
+
+    @property
+    def _is_steered(self) -> bool:
+        return self._on.steering.waits(self.state.workspace_id, hears_all=self.state.parent is None)
 
     @property
     def has_next_prompt(self) -> bool:
@@ -161,7 +161,7 @@ class TurnRun:
     def _skips(self) -> str | None:
         if self.wants_last_call:
             return SKIPPED_FOR_INTERRUPT
-        if self._on.steering.waits(self.state.workspace_id):
+        if self._is_steered:
             return SKIPPED_FOR_STEERING
         return None
 
@@ -220,8 +220,8 @@ class TurnRun:
             self.is_last_call = True
             assert self._interrupt_hint is not None
             return self._ask(self._interrupt_hint, "hint")
-        messages = self._on.steering.take(self.state.workspace_id)
-        if messages:
+        if self._is_steered:
+            messages = self._on.steering.take(self.state.workspace_id)
             self.tell(SteeringInjectedEvent(**self.about, messages=len(messages)))
             return self._ask("\n\n".join(messages), "steering")
         result = self.state.results.take()

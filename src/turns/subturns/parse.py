@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from streamengine.model.base import CamelModel
 
@@ -22,7 +22,7 @@ class _Asked(CamelModel):
     system: str | None = None
     delivers: bool = False
     critical: bool = False
-    timeout_seconds: float | None = None
+    timeout_seconds: float | None = Field(default=None, allow_inf_nan=False)
     token_budget: int | None = None
 
 

@@ -618,6 +618,52 @@ async def test_at_most_three_in_a_row_begin_by_themselves(process: MakeProcess) 
     assert streak_of(await p.rt.run(p.turns.list())) == 1
 
 
+@pytest.mark.spec("I12")
+async def test_of_two_who_go_on_with_one_turn_at_once_one_does(process: MakeProcess) -> None:
+    p = await process(Line(), Line())
+    handle = await p.create()
+    await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
+
+    slow = p.store.hold(lambda record: record.continues is not None)
+
+    going_on = [
+        p.rt.run_fork(p.turns.continue_turn(handle.handle_id, prompt="Go on")).ignore_failure()
+        for _ in range(2)
+    ]
+    await p.idle()
+    slow.go.set()
+    await p.idle()
+
+    first, second = (fiber.poll() for fiber in going_on)
+    assert isinstance(first, fb.Success)
+    assert isinstance(second, fb.Failure)
+    error = second.failure().squash()
+    assert isinstance(error, SendError)
+    assert error.kind == "continuation_refused"
+    assert streak_of(await p.rt.run(p.turns.list())) == 1
+
+
+@pytest.mark.spec("I12")
+async def test_three_in_a_row_are_three_also_where_all_begin_at_once(process: MakeProcess) -> None:
+    p = await process(Line())
+    for number in range(5):
+        handle = await p.create(f"Count {number}")
+        await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
+    handles = [record.handle_id for record in await p.rt.run(p.turns.list())]
+
+    slow = p.store.hold(lambda record: record.continues is not None)
+
+    going_on = [
+        p.rt.run_fork(p.turns.continue_turn(handle_id, prompt="Go on")).ignore_failure()
+        for handle_id in handles
+    ]
+    await p.idle()
+    slow.go.set()
+    await p.idle()
+
+    assert sum(isinstance(fiber.poll(), fb.Success) for fiber in going_on) == 3
+
+
 @pytest.mark.parametrize("status", ["running", "completed"])
 async def test_only_what_was_cut_off_is_gone_on_with(process: MakeProcess, status: str) -> None:
     answers: Mapping[str, Answer] = {"running": Line(), "completed": WHOLE}

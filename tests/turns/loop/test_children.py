@@ -343,7 +343,15 @@ async def test_a_subturn_is_spawned_by_plain_fields(room: MakeRoom) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"prompt": " "}, {"prompt": "x", "colour": "red"}, {"prompt": 7}, {"prompt": "x"}],
+    [
+        {},
+        {"prompt": " "},
+        {"prompt": "x", "colour": "red"},
+        {"prompt": 7},
+        {"prompt": "x"},
+        {"prompt": "x", "model": "m", "timeoutSeconds": float("nan")},
+        {"prompt": "x", "model": "m", "timeoutSeconds": float("inf")},
+    ],
 )
 async def test_fields_that_are_no_request_are_refused(
     room: MakeRoom, fields: dict[str, object]

@@ -178,6 +178,24 @@ async def test_a_session_whose_own_queue_is_empty_takes_from_that_of_all(room: M
     assert r.prompts == ["Go", "for me", "for anybody"]
 
 
+async def test_of_two_turns_that_wait_for_one_message_each_ends(room: MakeRoom) -> None:
+    """The one that gets none would wait for ever for what the other was told."""
+    lines = {"w1": Line(), "w2": Line()}
+    r = room(*lines.values(), WHOLE)
+    fibers = [await r.start("Go", r.open(name)) for name in lines]
+    for line in lines.values():
+        line.give(text("first"))
+    await r.do(r.loop.queue(None, "for anybody"))
+
+    for line in lines.values():
+        line.give(FINISH)
+        line.end()
+    await r.desk.idle()
+
+    assert [fiber.poll() for fiber in fibers] == [fb.Success(None)] * 2
+    assert [event.messages for event in r.of(SteeringInjectedEvent)] == [1]
+
+
 @pytest.mark.parametrize("mode", ["one-at-a-time", "all"])
 async def test_messages_that_come_at_once_are_each_taken_once(mode: Any) -> None:
     steering = Steering(capacity=10, mode=mode)
