@@ -16,7 +16,7 @@ from ..model.errors import HistoryError
 from ..model.fold import fold_parts
 from ..model.ids import check_id
 from ..model.note import LastEnd, WorkspaceNote
-from ..model.parts import MessagePart
+from ..model.parts import MessagePart, TextPart
 from ..model.rows import AssistantRow, Row, RowMetadata, UserRow, parse_row
 from ..model.usage import Usage
 from .partial import Append, Drop, Keep, Update, decide_commit
@@ -383,7 +383,10 @@ class _Conversation:
         kept = self._partial
         if kept is None or kept.id != message_id:
             raise self.rules.no_partial(message_id)
-        self._check_json(kept.model_copy(update={"parts": parts}))
+        # Text always is JSON, and it comes ten thousand times an answer.
+        others = tuple(p for p in parts if not isinstance(p, TextPart) or p.model_extra)
+        if others:
+            self._check_json(kept.model_copy(update={"parts": others}))
         self._added.extend(parts)
         if metadata is not None:
             fields = {name: getattr(metadata, name) for name in metadata.model_fields_set}
