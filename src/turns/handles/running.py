@@ -170,6 +170,7 @@ class Running:
         def starting(record: TurnRecord) -> TurnRecord | None:
             return record.changed(status="starting") if record.status == "queued" else None
 
+        turn: OpenTurn | None = None
         try:
             record = await self._book.change(live.handle_id, starting)
             if prompt is not None and not prompt.strip():
@@ -182,6 +183,8 @@ class Running:
             return turn
         except Exception as error:  # noqa: BLE001  # whatever a factory raises, the turn ends for it
             _log.warning("a turn can't be opened", handleId=live.handle_id, error=str(error))
+            if turn is not None:
+                await self._given_back(live, turn, "errored")
             said = str(error) or type(error).__name__
             self._refuse(live, CreationAdmissionFailure(error=said))
             return None
@@ -265,21 +268,30 @@ class Running:
         try:
             if runner is not None:
                 await _stopped(live, runner, why)
-            about = {"whose": live.handle_id, "workspace_id": live.workspace_id}
             if turn is not None:
-                await given_back(turn.close(end), turn.scope, **about)
-            await given_back(scope.close(), scope, **about)
+                await self._given_back(live, turn, end)
+            await given_back(
+                scope.close(), scope, whose=live.handle_id, workspace_id=live.workspace_id
+            )
             if runner is not None:
                 await runner.exit()  # its workspace is free when nothing starts streams there
         finally:
             self._leave(live)
 
+    def _given_back(self, live: LiveTurn, turn: OpenTurn, end: TurnEnd) -> Effect[None]:
+        return given_back(
+            turn.close(end), turn.scope, whose=live.handle_id, workspace_id=live.workspace_id
+        )
+
     def _leave(self, live: LiveTurn) -> None:
         if not self._forget(live):
             return
         record = self._book.find(live.handle_id)
-        if record is not None:
-            self._over(record)
+        try:
+            if record is not None:
+                self._over(record)
+        except Exception:  # noqa: BLE001  # a runner's: the workspace is free all the same
+            _log.exception("what follows a turn can't be asked for", handleId=live.handle_id)
         self.places.leave(live.workspace_id, live.handle_id)
 
     def _forget(self, live: LiveTurn) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import fibers as fb
+from fibers import Effect
 from streamengine import StreamRequest
 from streamengine.model import Finish, RowMetadata, StreamEndEvent
 from tests.streamengine.engine.kit import (
@@ -22,9 +23,10 @@ from tests.streamengine.engine.kit import (
     says,
     text,
 )
-from turns import OpenTurn, TurnError, TurnHandle, TurnRunner
+from turns import OpenTurn, TurnEnd, TurnError, TurnHandle, TurnRunner
 from turns.handles.creation import new_record
 from turns.handles.plain import PlainTurn
+from turns.open_turn import BareTurn
 from turns.release import RELEASE_SECONDS
 
 from .conftest import MakeProcess
@@ -574,3 +576,62 @@ async def test_why_a_turn_that_never_began_can_t_be_run_is_its_cause(
 
     assert (record.status, record.cause) == ("error", cause)
     assert "no agent" in str(record.evidence)
+
+
+async def test_a_runner_that_breaks_when_it_is_asked_what_follows_keeps_no_workspace(
+    process: MakeProcess,
+) -> None:
+    @final
+    class Breaking(TurnRunner):
+        @fb.effect(raises=TurnError)
+        async def run(self, turn: OpenTurn, prompt: str, correlation: Mapping[str, Any]) -> None:
+            raise TurnError("stream", "no")
+
+        def take_unheard(self, workspace_id: str) -> str | None:
+            raise RuntimeError("broken")
+
+        def put_back_unheard(self, workspace_id: str, text: str) -> None:
+            raise AssertionError("nothing was taken")
+
+    p = await process(runner=Breaking())
+
+    with capture_logs() as logs:
+        handles = [await p.create() for _ in range(2)]
+
+    assert [await p.status(handle) for handle in handles] == ["error", "error"]
+    assert [log["handleId"] for log in logs if log["log_level"] == "error"] == [
+        handle.handle_id for handle in handles
+    ]
+    assert p.turns.describe() == {"running": [], "queued": []}
+
+
+@pytest.mark.spec("O3")
+async def test_a_continuation_whose_mark_can_t_be_written_is_closed_as_a_failure(
+    process: MakeProcess,
+) -> None:
+    """As a teardown it would leave behind what did get to the disk of the mark."""
+    ends: list[str | None] = []
+
+    class Unmarked(BareTurn):
+        def close(self, end: TurnEnd) -> Effect[None]:
+            ends.append(self._decide(end))
+            return self._scope.close()
+
+        def mark_continuation(self) -> Effect[None, Exception]:
+            return Effect.fail(OSError("no room is left"))
+
+    def opened(turn_id: str, workspace_id: str, clock: fb.Clock, scope: fb.Scope) -> OpenTurn:
+        return Unmarked(turn_id, workspace_id, clock, scope.fork_scope())
+
+    p = await process(Line(), open_turn=opened)
+    cut_off = await p.create()
+    await p.rt.run(p.turns.interrupt(cut_off.handle_id, by="ada"))
+    await p.idle()
+    ends.clear()
+
+    handle = await p.rt.run(p.turns.continue_turn(cut_off.handle_id, prompt="Go on"))
+
+    record = await p.get(handle)
+    assert (record.status, record.cause) == ("error", "creation-admission-failure")
+    assert "no room is left" in (record.error or "")
+    assert ends == ["errored"]
