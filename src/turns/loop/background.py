@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, final
+from typing import Any, Final, final
 
 import fibers as fb
 from fibers import AbortSignal, Effect, Exit, Scope
 from streamengine import Tool, ToolSpec, ToolUse
 from streamengine.model.plain import plain
+from streamengine.payloads import text_of
+
+MAX_RESULT_BYTES: Final = 1 << 20
+"""How much of a result becomes a message: as much as that of any other tool."""
 
 
 @final
@@ -74,19 +78,23 @@ class Jobs:
         self._running -= 1
         match exit_:
             case fb.Success(value):
-                said = f"is done: {_text_of(value)}"
+                said = f"is done: {_words_of(value)}"
             case fb.Failure(cause) if cause.has_interrupts_only:
                 said = "was stopped."
             case fb.Failure(cause):
-                said = f"failed: {cause.squash()}"
+                said = f"failed: {text_of(cause.squash())}"
         self._messages.append(f"[Background] {name} {said}")
         self._on_news()
 
 
-def _text_of(value: object) -> str:
-    if isinstance(value, str):
-        return value
+def _words_of(value: object) -> str:
     try:
-        return json.dumps(plain(value), ensure_ascii=False)
+        text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
     except ValueError as error:
         return f"(a result that is no JSON: {error})"
+    size_bytes = len(text.encode("utf-8", "surrogatepass"))
+    if size_bytes > MAX_RESULT_BYTES:
+        return (
+            f"(a result of {size_bytes} bytes; at most {MAX_RESULT_BYTES} are told. Ask for less.)"
+        )
+    return text

@@ -91,10 +91,10 @@ class Gate:
         is_error = True
         try:
             if isinstance(tool, Background):
-                result: object = await self._jobs.start(tool, use)
+                work: Effect[object] = self._jobs.start(tool, use)
             else:
                 work = Effect.promise(lambda: tool.run(use, signal))
-                result = await work.provide_service(CURRENT_TURN, self._state)
+            result = await work.provide_service(CURRENT_TURN, self._state)
             is_error = False
         finally:
             self._events.emit(ToolEndEvent(**about, is_error=is_error))

@@ -13,6 +13,8 @@ from streamengine.model import StreamEndEvent
 from tests.streamengine.engine.kit import FINISH as STOP
 from tests.streamengine.engine.kit import WHOLE, WORKSPACE, Hand, calls, says, text
 from turns.loop import Background
+from turns.loop.background import MAX_RESULT_BYTES
+from turns.subturns import CURRENT_TURN
 
 from .conftest import MakeRoom
 from .kit import failure_of
@@ -145,6 +147,54 @@ async def test_a_result_that_is_no_json_is_told_in_words(room: MakeRoom) -> None
     await r.desk.idle()
 
     assert r.prompts[-1].startswith("[Background] monitor-1 is done: (a result that is no JSON")
+
+
+async def test_a_result_that_is_too_long_is_told_in_words(room: MakeRoom) -> None:
+    """It would be a message: part of every later request, and a row of the conversation."""
+    monitor = Monitor()
+    r = room(calls("monitor"), WHOLE, tools=[monitor.tool])
+    await r.start()
+
+    monitor.seen.set_result("x" * (MAX_RESULT_BYTES + 1))
+    await r.desk.idle()
+
+    assert len(r.prompts[-1]) < 200
+    assert f"a result of {MAX_RESULT_BYTES + 1} bytes" in r.prompts[-1]
+    assert r.ends == ["completed"]
+
+
+async def test_a_failure_that_has_no_words_wakes_it_all_the_same(room: MakeRoom) -> None:
+    class Wordless(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    monitor = Monitor()
+    r = room(calls("monitor"), WHOLE, tools=[monitor.tool])
+    await r.start()
+
+    monitor.seen.set_exception(Wordless())
+    await r.desk.idle()
+
+    assert r.prompts[-1].startswith("[Background] monitor-1 failed: ")
+    assert r.ends == ["completed"]
+
+
+async def test_background_work_finds_the_turn_that_it_is_of(room: MakeRoom) -> None:
+    found: list[object] = []
+
+    async def look(_given: dict[str, Any], _signal: AbortSignal) -> object:
+        found.append(await CURRENT_TURN)
+        return "looked"
+
+    r = room(calls("look"), WHOLE, tools=[Background(Hand("look", look))])
+    states: list[object] = []
+    r.loop.events.subscribe(
+        lambda _event: states.append(r.loop.registry.root(WORKSPACE)) if not states else None
+    )
+
+    await r.whole()
+
+    assert found == states
 
 
 async def test_without_the_loop_it_is_a_plain_tool() -> None:
