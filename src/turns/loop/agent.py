@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, final
 
+import structlog
+
 import fibers as fb
 from fibers import Effect, Scope
 from streamengine import HistoryStore, StreamEngine
@@ -36,6 +38,8 @@ from .parts import Context, LoopParts, Surroundings
 from .root_turn import RootTurn, end_of_aborted, restore_point
 from .steering import Steering
 from .turn_run import TurnRun
+
+_log = structlog.get_logger("turns.loop")
 
 Register: TypeAlias = Callable[[str, Callable[[str], bool]], Callable[[], None]]
 """Given a turn's id and what says whether it goes on after a message; gives what takes it back."""
@@ -106,6 +110,16 @@ class AgentLoop(TurnRunner):
         self._answer = answer
         self._roots: dict[str, RootTurn] = {}
         self._stops: set[Claim] = set()
+        fb.run_sync(scope.add_finalizer(lambda _exit: self._tell_what_is_lost()))
+
+    def _tell_what_is_lost(self) -> None:
+        """Steering is kept by the process only."""
+        for session, count in self.steering.counts.items():
+            _log.warning(
+                "messages that no turn has heard go with the process: they have to be sent again",
+                workspaceId=session,
+                messages=count,
+            )
 
     # ---- running
 

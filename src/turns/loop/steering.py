@@ -20,6 +20,11 @@ class Steering:
         self._mode: SteeringMode = mode
         self._queues: dict[str | None, deque[str]] = {}
 
+    @property
+    def counts(self) -> dict[str | None, int]:
+        """How many messages wait, by session."""
+        return {session: len(queue) for session, queue in self._queues.items() if queue}
+
     def put(self, session: str | None, text: str) -> None:
         """Queue ``text``. Raises TurnError ("steering_full", "empty_message")."""
         if not text.strip():

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import fibers as fb
 from fibers import AbortSignal
@@ -194,6 +195,18 @@ async def test_of_two_turns_that_wait_for_one_message_each_ends(room: MakeRoom) 
 
     assert [fiber.poll() for fiber in fibers] == [fb.Success(None)] * 2
     assert [event.messages for event in r.of(SteeringInjectedEvent)] == [1]
+
+
+async def test_what_nobody_has_heard_at_a_shutdown_is_told(room: MakeRoom) -> None:
+    r = room(WHOLE)
+    for words in ("one", "two"):
+        await r.do(r.loop.queue(WORKSPACE, words))
+
+    with capture_logs() as logs:
+        await r.do(r.app_scope.close(reason="system"))
+
+    (warning,) = [log for log in logs if log["log_level"] == "warning"]
+    assert (warning["workspaceId"], warning["messages"]) == (WORKSPACE, 2)
 
 
 @pytest.mark.parametrize("mode", ["one-at-a-time", "all"])
