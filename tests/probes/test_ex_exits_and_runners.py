@@ -143,6 +143,12 @@ def test_the_empty_cause_is_not_interrupts_only() -> None:
 
 
 @pytest.mark.spec("EX2")
+async def test_a_fiber_may_fail_with_the_empty_cause() -> None:
+    """Nothing is made of it on its way."""
+    assert await fb.run_fork(Effect.fail_cause(EMPTY)).exit() == Failure(EMPTY)
+
+
+@pytest.mark.spec("EX2")
 def test_interrupts_only_means_at_least_one_and_nothing_else() -> None:
     """A Fail or a Die beside it makes it a mixed cause."""
     alone: Cause[Never] = Cause((Interrupt(by=5, reason=None),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Never
 
 import pytest
 from returns.result import Success
@@ -398,6 +398,29 @@ async def test_cancelling_the_inner_task_runs_nothing_on_the_callers_stack() -> 
     await fiber.exit()
 
     assert log == ["cancel returned", "finally"]
+
+
+@pytest.mark.spec("PD11", "PI1")
+async def test_a_fiber_whose_inner_task_is_cancelled_waits_for_nothing_any_more() -> None:
+    """As after an interrupt: what it waited for knows nothing of it."""
+    deferred = fb.Deferred[int, Never]()
+    tasks = list[asyncio.Task[Any]]()
+
+    @fb.effect
+    async def body() -> str:
+        tasks.append(inner_task())
+        try:
+            await deferred
+        except asyncio.CancelledError:
+            return repr(deferred)
+        return "not cancelled"
+
+    fiber = fb.run_fork(body())
+    waiting = repr(deferred)
+    tasks[0].cancel()
+
+    assert waiting == "<Deferred pending, 1 waiting>"
+    assert await fiber == "<Deferred pending, 0 waiting>"
 
 
 @pytest.mark.spec("PD11")

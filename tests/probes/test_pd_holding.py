@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import weakref
+from typing import Never
 
 import pytest
 
@@ -157,3 +159,50 @@ async def test_finished_fibers_leave_no_finalizer_in_their_scope() -> None:
         await fiber
 
     assert scope.finalizer_count == 0
+
+
+@pytest.mark.spec("PD13")
+async def test_a_finished_fiber_does_not_hold_the_services_of_its_run() -> None:
+    """Whoever keeps it keeps its exit."""
+    gate, tag = new_gate(), fb.Tag[Payload]("payload")
+
+    async def forked() -> tuple[fb.Fiber[int, Never], weakref.ref[Payload]]:
+        payload = Payload()
+        work = wait_for(gate).fork_detach(start_immediately=True)
+        return await work.provide_service(tag, payload), weakref.ref(payload)
+
+    with collector_off():
+        fiber, gone = await Effect.promise(forked)
+        held = gone() is not None
+        gate.set_result(1)
+        await fiber.exit()
+        await turns()
+
+        assert held
+        assert gone() is None
+        assert fiber.done()
+
+
+@pytest.mark.spec("PD13", "AT2")
+async def test_a_finished_fiber_does_not_hold_a_task_group_that_its_body_never_left() -> None:
+    """Its errors and their frames with it."""
+    groups = list[weakref.ref[asyncio.TaskGroup]]()
+
+    async def fails() -> None:
+        raise Boom
+
+    @fb.effect
+    async def body() -> None:
+        group = await asyncio.TaskGroup().__aenter__()
+        groups.append(weakref.ref(group))
+        group.create_task(fails())
+        with contextlib.suppress(asyncio.CancelledError):
+            await endless()
+
+    fiber = fb.run_fork(body())
+    await fiber.exit()
+    await turns()
+    gc.collect()
+
+    assert groups[0]() is None
+    assert fiber.done()

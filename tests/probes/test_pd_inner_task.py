@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 
 import fibers as fb
@@ -188,6 +189,51 @@ async def test_both_faces_have_what_libraries_read_of_a_task() -> None:
     assert read == [(loop, 1, "named inside")] * 2
     assert heard == [fiber]
     assert taken_back == 1  # an interrupt can't be
+
+
+@pytest.mark.spec("PD11", "AT21")
+async def test_libraries_read_of_it_which_future_it_waits_for() -> None:
+    """Asyncio's own name for that; None while it runs, and where it waits for an effect."""
+    gate, task = new_gate(), list[Any]()
+    read = list[Any]()
+
+    @fb.effect
+    async def body() -> None:
+        task.append(inner_task())
+        read.append(task[0]._fut_waiter)
+        await gate
+        await Effect.never()
+
+    fiber = fb.run_fork(body())
+    read.append(task[0]._fut_waiter)
+    gate.set_result(1)
+    await turns()
+    read.append(task[0]._fut_waiter)
+    fiber.interrupt_unsafe()
+
+    assert read == [None, gate, None]
+
+
+@pytest.mark.spec("PD11", "AT21")
+async def test_a_scope_of_anyios_does_not_cancel_what_has_its_value_already() -> None:
+    """It asks what the task waits for: what is done there is not lost."""
+    gate, scopes, log = new_gate(), list[anyio.CancelScope](), list[str]()
+
+    @fb.effect
+    async def body() -> None:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            log.append(f"got {await gate}")
+            await asyncio.sleep(0)
+            log.append("went on")
+
+    fiber = fb.run_fork(body())
+    gate.set_result(5)
+    scopes[0].cancel()
+    await fiber.exit()
+
+    assert log == ["got 5"]
+    assert scopes[0].cancelled_caught
 
 
 @pytest.mark.spec("PD11")

@@ -275,6 +275,18 @@ async def test_a_finalizer_added_to_a_closed_scope_runs_at_once(rt: fb.Runtime) 
 
 
 @pytest.mark.spec("SC6", "SO3")
+async def test_the_value_of_a_finalizer_added_to_a_closed_scope_is_nobodys(rt: fb.Runtime) -> None:
+    """As where the scope is open: add_finalizer gives none."""
+    scope = Scope()
+    await rt.run(scope.close())
+
+    of_an_effect = await rt.run_exit(scope.add_finalizer(lambda _: Effect.succeed(5)))
+    of_an_exit = await rt.run_exit(scope.add_finalizer(lambda _: Success(5)))
+
+    assert of_an_effect == of_an_exit == Success(None)
+
+
+@pytest.mark.spec("SC6", "SO3")
 async def test_the_failure_of_a_finalizer_added_to_a_closed_scope_is_the_callers(
     rt: fb.Runtime,
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import fibers as fb
 from fibers import Cause, Die, Effect, Fail
-from tests.probes.kit_e import Boom, cause_of, failed, interrupted, me, say
+from tests.probes.kit_e import Boom, failed, interrupted, me, peek, say, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -270,11 +270,18 @@ async def test_what_a_future_makes_of_its_cancel_at_once_joins_the_interrupt() -
     fiber = fb.run_fork(Effect.promise(body))
     await turns()
     fiber.interrupt_unsafe(by=7)
-    first, second = cause_of(fiber.poll()).reasons
 
-    assert isinstance(first, Die)
-    assert isinstance(first.defect, Boom)
-    assert second == fb.Interrupt(7)
+    assert peek(fiber) == "Die(instead)+I(7)"
+
+
+async def test_it_joins_the_interrupt_of_a_fiber_that_asked_for_it_itself() -> None:
+    """WI1, WI2: the interrupt lands as the body suspends, in the future that it suspends on."""
+
+    async def body() -> None:
+        me().interrupt_unsafe(by=7)
+        await Stubborn()
+
+    assert show(await exit_of(Effect.promise(body))) == "Die(instead)+I(7)"
 
 
 async def test_a_region_in_the_cleanup_of_an_interrupt_does_not_bring_it_up_again() -> None:
@@ -452,19 +459,24 @@ def test_a_close_ends_fibers_of_another_loop_among_the_rest(
     is ended too.
     """
     log: list[str] = []
+    ended_in: dict[str, int] = {}
     forked, over = threading.Event(), threading.Event()
     scope = fb.Scope(strategy)
     away: list[fb.Fiber[Any, Any]] = []
 
+    def end(name: str) -> Effect[None, Never]:
+        ended_in[name] = threading.get_ident()
+        return say(log, name)
+
     async def elsewhere() -> None:
-        away.append(scope.fork(Effect.never().on_interrupt(lambda _: say(log, "away"))))
+        away.append(scope.fork(Effect.never().on_interrupt(lambda _: end("away"))))
         await turns()
         forked.set()
         await asyncio.to_thread(over.wait)
 
     async def here() -> None:
         await scope.add_finalizer(lambda _: say(log, "finalizer"))
-        near = scope.fork(Effect.never().on_interrupt(lambda _: say(log, "near")))
+        near = scope.fork(Effect.never().on_interrupt(lambda _: end("near")))
         await turns()
         thread.start()
         await asyncio.to_thread(forked.wait)
@@ -481,6 +493,7 @@ def test_a_close_ends_fibers_of_another_loop_among_the_rest(
 
     assert sorted(log[:-1]) == ["away", "finalizer", "near"]
     assert log[-1] == "closed True True"
+    assert ended_in == {"near": threading.get_ident(), "away": thread.ident}
 
 
 # ---- an interrupt from code of the fiber's own Context

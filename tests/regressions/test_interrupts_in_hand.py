@@ -281,6 +281,43 @@ async def test_a_fiber_that_could_not_be_cut_loose_ends_by_the_next_interrupt() 
     assert interruptors(fiber.poll()) == [7, 8]
 
 
+class Sealed(asyncio.Future[int]):
+    """Done once it is cancelled, and tells nobody yet how."""
+
+    sealed = True
+
+    def cancel(self, msg: object = None) -> bool:
+        if self.done():
+            return False
+        self.set_exception(Boom())
+        return True
+
+    def exception(self) -> BaseException | None:
+        if self.sealed:
+            raise RuntimeError("sealed")
+        return super().exception()
+
+
+async def test_a_fiber_whose_future_did_not_tell_how_it_ended_ends_by_the_next_interrupt() -> None:
+    """WI1: it waits on until then, for the same future."""
+    awaited = Sealed()
+
+    async def waiting() -> int:
+        return await awaited
+
+    fiber = fb.run_fork(Effect.promise(waiting))
+    with pytest.raises(RuntimeError, match="sealed"):
+        fiber.interrupt_unsafe(by=7)
+    alive = fiber.poll()
+    awaited.sealed = False
+    fiber.interrupt_unsafe(by=8)
+    cause = cause_of(fiber.poll())
+
+    assert alive is None
+    assert [type(defect) for defect in cause.defects] == [Boom]
+    assert cause.interruptors == {7, 8}
+
+
 @pytest.mark.parametrize("waiters", [1, 3])
 async def test_a_future_that_lets_nobody_go_wakes_nobody_who_has_left(waiters: int) -> None:
     """Who only waits for somebody's future leaves it in the next turn of the loop, with all others

@@ -198,3 +198,23 @@ def test_an_endless_for_each_still_lets_others_run(made: str, concurrency: int) 
     """
 
     assert run_apart(program).stdout == "ended True\n"
+
+
+def test_a_scope_says_what_it_is_called_and_how_much_it_has_to_end() -> None:
+    """In messages and debuggers; one without a name says nothing of it."""
+    scopes = [fb.Scope(name="service"), fb.Scope()]
+    said = [repr(scope) for scope in scopes]
+    for scope in scopes:
+        fb.run_sync(scope.add_finalizer(lambda _: None))
+        said.append(repr(scope))
+        fb.run_sync(scope.close())
+        said.append(repr(scope))
+
+    assert said == [
+        "<Scope 'service' empty, 0 to finalize>",
+        "<Scope empty, 0 to finalize>",
+        "<Scope 'service' open, 1 to finalize>",
+        "<Scope 'service' closed, 0 to finalize>",
+        "<Scope open, 1 to finalize>",
+        "<Scope closed, 0 to finalize>",
+    ]

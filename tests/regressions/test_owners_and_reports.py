@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import gc
-from typing import Any
+import signal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import fibers as fb
 from fibers import Effect
-from tests.probes.kit_f import Boom, cause_of, new_gate, note, running_fiber, unhandled_failures
-from tests.regressions.test_interrupts import run_apart
+from tests.probes.kit_f import (
+    Boom,
+    cause_of,
+    new_gate,
+    note,
+    running_fiber,
+    turns,
+    unhandled_failures,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 pytestmark = pytest.mark.lifecycle
 
@@ -83,31 +96,72 @@ async def test_a_finalizer_of_a_parallel_scope_is_masked() -> None:
     assert log == ["finalized"]
 
 
-def test_a_signal_that_arrives_as_a_fiber_ends_stops_the_run() -> None:
-    """PD7: a KeyboardInterrupt is raised between any two lines, also behind the last of a fiber."""
-    program = """
-        import _thread, signal
-        import fibers as fb
-        from fibers import Effect
-
-        class Rings:
-            # The signal is there when the fiber lets go of this observer, and is seen as the next
-            # line begins.
-            __del__ = _thread.interrupt_main
-
-            def __call__(self, exit):
-                print("told")
-
-        async def main():
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            fiber = await Effect.yield_now().fork_detach()
-            fiber.add_observer(Rings())
-            await Effect.never()
-
-        try:
-            fb.run(Effect.promise(main))
-        except KeyboardInterrupt:
-            print("stopped")
+class Rings:
+    """An observer that brings a signal as its fiber lets go of it: seen by the next function that
+    is entered, when the fiber has ended.
     """
 
-    assert run_apart(program, 30.0).stdout == "told\nstopped\n"
+    __del__ = _thread.interrupt_main
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def __call__(self, exit: fb.Exit[Any, Any]) -> None:
+        self._log.append("told")
+
+
+@pytest.fixture
+def interrupted_by_signals() -> Generator[None]:
+    """A signal raises a KeyboardInterrupt between any two lines, and not at the run's leisure."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.spec("PD7")
+@pytest.mark.usefixtures("interrupted_by_signals")
+def test_a_signal_that_arrives_as_a_fiber_ends_stops_the_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And is told: it came where nobody could be failed by it."""
+    log: list[str] = []
+    ids: list[int] = []
+
+    async def main() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        failing = Effect.yield_now().flat_map(lambda _: Effect.die(Boom()))
+        fiber = await failing.fork_detach()
+        fiber.add_observer(Rings(log))
+        ids.append(fiber.id)
+        await turns()
+        log.append("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        fb.run(Effect.promise(main))
+
+    assert log == ["told"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the end of fiber #{ids[0]} was not taken well"
+    ]
+
+
+@pytest.mark.spec("FL15")
+async def test_an_observer_that_raises_no_ordinary_exception_is_told_of_and_stops_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """future.result() of a cancelled future is enough."""
+    told: list[str] = []
+
+    def raising(_: object) -> None:
+        raise asyncio.CancelledError
+
+    fiber = fb.run_fork(Effect.yield_now())
+    fiber.add_observer(raising)
+    fiber.add_observer(lambda ended: told.append(str(ended)))
+    await fiber
+    (record,) = caplog.records
+
+    assert told == ["<Success: None>"]
+    assert record.getMessage() == f"an observer of fiber #{fiber.id} raised"
+    assert record.exc_info is not None
+    assert record.exc_info[0] is asyncio.CancelledError
