@@ -1,7 +1,8 @@
-"""`make chaos`: seeds of tests/chaos by the thousand, on all cores; prints what happened in them.
+"""`make chaos`: the engine by the thousand seeds of tests/chaos, and the manager of turns by the
+thousand examples of its model; on all cores. Prints what happened in them.
 
-Exit status 1 where a seed breaks a promise; each is named with its failure and can be replayed
-alone: `make chaos ARGS="--seed 17"`.
+Exit status 1 where a promise is broken; each seed that did it is named with its failure and can be
+replayed alone: `make chaos ARGS="--seed 17"`, `make chaos ARGS="--part turns --seed 17"`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final
 from fibers.testing.exploring import run_on_test_loop
 from tests.chaos.quiet import be_quiet
 from tests.chaos.scenario import Counts, run_seed
+from tools import turn_model
 
 BATCH_SEEDS: Final = 50
 SHOWN_FAILURES: Final = 5
@@ -49,21 +51,13 @@ def batches(first: int, count: int) -> Iterator[tuple[int, int]]:
         yield start, min(BATCH_SEEDS, first + count - start)
 
 
-def main() -> int:
-    """Exit status 0 where every seed kept every promise."""
-    parser = argparse.ArgumentParser(prog="tools.chaos", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10_000, help="how many (10 000)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--seed", type=int, help="only this one, here, with its log")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="one a core")
-    options = parser.parse_args()
-    if options.seed is not None:
-        return _replay(options.seed)
+def play_streams(first: int, seeds: int, workers: int) -> bool:
+    """Whether every seed kept every promise."""
     began = time.monotonic()
     total = Counts()
     failures: list[tuple[int, str]] = []
-    with concurrent.futures.ProcessPoolExecutor(options.workers) as pool:
-        jobs = [pool.submit(play, *batch) for batch in batches(options.first, options.seeds)]
+    with concurrent.futures.ProcessPoolExecutor(workers) as pool:
+        jobs = [pool.submit(play, *batch) for batch in batches(first, seeds)]
         for done in concurrent.futures.as_completed(jobs):
             counts, failed = done.result()
             total.merge(counts)
@@ -76,17 +70,46 @@ def main() -> int:
     )
     for seed, text in sorted(failures)[:SHOWN_FAILURES]:
         print(f'\nseed {seed} (make chaos ARGS="--seed {seed}")\n{text}')
-    print(f"{len(failures)} seeds broke a promise")
-    return 1 if failures else 0
+    print(f"{len(failures)} seeds broke a promise", flush=True)
+    return not failures
 
 
-def _replay(seed: int) -> int:
+def replay_stream(seed: int) -> bool:
+    """One seed, here, with its log."""
+
     async def one() -> None:
         with tempfile.TemporaryDirectory(prefix="chaos-") as place:
             print(await run_seed(seed, Path(place)))
 
     run_on_test_loop(one, seed=seed)
-    return 0
+    return True
+
+
+def main() -> int:
+    """Exit status 0 where no promise was broken."""
+    parser = argparse.ArgumentParser(prog="tools.chaos", description=__doc__)
+    parser.add_argument("--part", choices=("streams", "turns"), help="only this one (both)")
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many, of streams (10 000)")
+    parser.add_argument(
+        "--examples",
+        type=int,
+        default=int(os.environ.get(turn_model.EXAMPLES_VARIABLE, "10000")),
+        help=f"how many, of turns ({turn_model.EXAMPLES_VARIABLE}, or 10 000)",
+    )
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--seed", type=int, help="only this one, here; of streams unless --part")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="one a core")
+    options = parser.parse_args()
+    if options.seed is not None:
+        if options.part == "turns":
+            return 0 if turn_model.replay(options.seed, options.examples) else 1
+        return 0 if replay_stream(options.seed) else 1
+    whole = True
+    if options.part != "turns":
+        whole &= play_streams(options.first, options.seeds, options.workers)
+    if options.part != "streams":
+        whole &= turn_model.play(options.first, options.examples, options.workers)
+    return 0 if whole else 1
 
 
 if __name__ == "__main__":
