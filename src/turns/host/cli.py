@@ -1,4 +1,4 @@
-"""The command line: ``fiberscope serve``, ``fiberscope chat``, ``fiberscope ps``.
+"""The command line: ``fiberscope serve``, ``chat``, ``ps`` and ``turns``.
 
 Exit codes: 0 done, 1 could not be done, 2 a command line that makes no sense, 130 Ctrl-C, 143
 SIGTERM. What went wrong is one line on standard error.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import version
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -32,12 +31,13 @@ from .config import (
     step_seconds_of,
 )
 from .errors import HostError, UsageError
-from .histories import HISTORY_VARIABLE, database_of
-from .histories import KNOWN as KNOWN_DATABASES
+from .histories import database_of
 from .models import KNOWN, provider_for
+from .options import History, State
 from .program import complain, run
 from .ps import INTERVAL_SECONDS, PsConfig, ps
 from .serve import Ready, serve
+from .turns_cli import app as turns_app
 
 app = typer.Typer(
     add_completion=False,
@@ -45,27 +45,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Streams of a language model that are owned, kept and ended exactly once.",
 )
+app.add_typer(turns_app)
 
-State = Annotated[
-    Path | None,
-    typer.Option(
-        "--state",
-        envvar="FIBERSCOPE_STATE",
-        metavar="DIR",
-        help="Where conversations are kept.",
-        show_default="~/.local/state/fiberscope",
-    ),
-]
-History = Annotated[
-    str | None,
-    typer.Option(
-        "--history",
-        envvar=HISTORY_VARIABLE,
-        metavar="URL",
-        help=f"A database to keep conversations in: {KNOWN_DATABASES}.",
-        show_default="files in --state",
-    ),
-]
 Model = Annotated[str, typer.Option("--model", metavar="NAME", help=f"One of {KNOWN}.")]
 BaseUrl = Annotated[
     str | None,

@@ -17,16 +17,14 @@ T = TypeVar("T")
 _REFUSALS: Final[Mapping[str, tuple[int, str]]] = {
     "not_found": (409, "turn-not-running"),
     "not_running": (409, "turn-not-running"),
-    "not_supported": (409, "not-supported"),
     "aborted": (409, "turn-is-aborted"),
     "empty_message": (422, "empty-message"),
     "depth_limit": (409, "depth-limit"),
     "invalid_subturn": (422, "invalid-subturn"),
     "agent_not_found": (422, "no-such-agent"),
-    "no_agent": (409, "no-such-agent"),
 }
-"""Status and kind for each kind of error. A turn that is not found any more, after its record was,
-has no runner: it ends just now, or goes on without one."""
+"""Status and kind for each kind of error; any other is a 409 of its own name. A turn that is not
+found any more, after its record was, ends just now."""
 
 _LATER: Final[Mapping[str, tuple[int, str]]] = {
     "steering_full": (429, "steering-full"),
@@ -51,9 +49,10 @@ def of_turn_error(error: TurnError) -> Problem:
         return shutting_down()
     if error.kind in _LATER:
         return later(*_LATER[error.kind], detail)
-    if error.kind in _REFUSALS:
-        return Problem(*_REFUSALS[error.kind], detail)
-    return _of_store(error, detail)
+    if error.kind == "store":
+        return _of_store(error, detail)
+    status, kind = _REFUSALS.get(error.kind, (409, error.kind.replace("_", "-")))
+    return Problem(status, kind, detail)
 
 
 def of_creation_error(error: SendError) -> Problem:

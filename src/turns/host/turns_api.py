@@ -203,17 +203,24 @@ class TurnsApi:
         handle_id = await self._known(request)
         body = await read_body(request, InterruptBody)
         if not body.hard:
+            await self._refuse_before_its_begin(handle_id)
             await asked(self._root, self._manager.finish(handle_id))
             return _accepted()
         record = await self._record(handle_id)
-        if self._is_run(record):
+        if record.is_terminal or self._is_run(record):
             await asked(self._root, self._manager.finish(handle_id, hard=True))
-        elif not record.is_terminal:
+        else:
             # Queued, or taken up after a restart: nothing of it can be taken back.
             await asked(self._root, self._manager.interrupt(handle_id, by=USER))
-        else:
-            raise Problem(409, "turn-not-running", f"the turn {handle_id} is {record.status}")
         return _done()
+
+    async def _refuse_before_its_begin(self, handle_id: str) -> None:
+        if (await self._record(handle_id)).status == "queued":
+            raise Problem(
+                409,
+                "turn-not-running",
+                f"the turn {handle_id} is queued and has no answer to give: end it hard",
+            )
 
     def _is_run(self, record: TurnRecord) -> bool:
         turns = self._root.turns

@@ -394,6 +394,8 @@ async def test_a_subturn_that_makes_no_sense_is_refused(
     [
         (TurnError("depth_limit", "too deep", "Do it here."), (409, "depth-limit")),
         (TurnError("concurrency_timeout", "no slot", "Wait."), (429, "too-many-subturns")),
+        (TurnError("not_known_here", "it says no", ""), (409, "not-known-here")),
+        (TurnError("store", "the disk says no", "Mend it."), (500, "turns")),
         (TurnError("shutting_down", "it ends", ""), (503, "shutting-down")),
     ],
 )
@@ -515,7 +517,7 @@ async def test_a_turn_that_was_taken_up_after_a_restart_can_be_ended_hard(tmp_pa
         fields = await record(client, handle_id)
         await settle(site)
 
-    assert kind_of(soft) == kind_of(steered) == (409, "turn-not-running")
+    assert kind_of(soft) == kind_of(steered) == (409, "without-agent")
     assert hard.status_code == 204
     assert fields["evidence"] == {"by": "user"}
 

@@ -1,0 +1,32 @@
+"""Options that several commands of ``fiberscope`` take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .histories import HISTORY_VARIABLE
+from .histories import KNOWN as KNOWN_DATABASES
+
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        envvar="FIBERSCOPE_STATE",
+        metavar="DIR",
+        help="Where conversations are kept.",
+        show_default="~/.local/state/fiberscope",
+    ),
+]
+History = Annotated[
+    str | None,
+    typer.Option(
+        "--history",
+        envvar=HISTORY_VARIABLE,
+        metavar="URL",
+        help=f"A database to keep conversations in: {KNOWN_DATABASES}.",
+        show_default="files in --state",
+    ),
+]

@@ -1,0 +1,230 @@
+"""Where a command finds the turns: at the server that runs, else on the state directory itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar, cast, final
+
+import httpx
+from pydantic import ValidationError
+
+import fibers as fb
+from fibers import Effect, Scope
+from streamengine import HistoryError, HistoryStore
+from streamengine.history import StateDirLocked
+from streamengine.model import UserRow
+from streamengine.model.note import LastEnd, WorkspaceNote
+from streamengine.redact import Secret
+
+from ..handles.book import Book
+from ..handles.settlement import Settlement
+from ..handles.store import TurnStore
+from ..handles.waiters import Waiters
+from ..model.cause import ExplicitInterrupt
+from ..model.correlation import correlates
+from ..model.errors import TurnError
+from ..model.record import TurnRecord
+from . import discovery, token
+from .errors import HostError
+from .histories import open_history, open_turn_store
+from .remote import check, client_of
+from .state import prepare
+from .stops import USER
+from .turns_api import TURNS_PATH
+
+A = TypeVar("A")
+
+_NOT_FOUND: Final = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """All turns, the oldest first, and what could not be read."""
+
+    records: tuple[TurnRecord, ...]
+    warnings: tuple[str, ...]
+
+
+class TurnSource(Protocol):
+    """The turns of one state directory, for a command. Every method may raise HostError."""
+
+    async def all(self) -> Listed: ...
+
+    async def one(self, handle_id: str) -> TurnRecord | None:
+        """None where there is no such turn, or its record can't be read."""
+        ...
+
+    async def interrupt(self, handle_id: str, *, hard: bool) -> str:
+        """End a turn; gives what became of it, for a person."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What turns a command is about."""
+
+    state: Path
+    database: Secret | None = None
+    """Where no server runs: what records are kept in, see ServeConfig."""
+
+
+@fb.effect(raises=(HostError, HistoryError))
+async def with_turns(place: Place, ask: Callable[[TurnSource], Effect[A, HostError]]) -> A:
+    """What ``ask`` gives of the turns: of the server that works on the state directory, if there
+    is one, else of the directory itself, which is locked meanwhile.
+    """
+    state = place.state.expanduser().resolve()
+    if not state.is_dir():
+        # Not made: whoever looks at turns has mistyped it.
+        raise HostError(f"there is no state directory {state}: name the right one with --state")
+    prepare(state)
+    outer = Scope(name="turns")
+    try:
+        return await outer.use(_ask_directory(state, place.database, ask))
+    except StateDirLocked as locked:
+        note = None if locked.holder is None else discovery.find(state, locked.holder.pid)
+        if note is None:
+            raise  # not by a server, or by one that is only starting
+        return await _ask_server(state, note.url, ask)
+
+
+# ---------------------------------------------------------------------------- the server
+
+
+@fb.effect(raises=HostError)
+async def _ask_server(
+    state: Path, url: str, ask: Callable[[TurnSource], Effect[A, HostError]]
+) -> A:
+    try:
+        async with client_of(url, token.load(state)) as client:
+            return await ask(_ServerTurns(client))
+    except httpx.HTTPError as error:
+        why = str(error) or type(error).__name__
+        raise HostError(f"the connection to the server broke: {why}") from error
+
+
+@final
+class _ServerTurns(TurnSource):
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def all(self) -> Listed:
+        response = await self._client.get(TURNS_PATH)
+        if response.status_code == _NOT_FOUND:
+            raise HostError("the server that runs has no turns: start it anew, with this version")
+        await check(response)
+        fields = cast("dict[str, Any]", response.json())
+        records = tuple(_record_of(each) for each in fields["turns"])
+        return Listed(records, tuple(fields["warnings"]))
+
+    async def one(self, handle_id: str) -> TurnRecord | None:
+        response = await self._client.get(f"{TURNS_PATH}/{handle_id}")
+        if response.status_code == _NOT_FOUND:
+            return None
+        await check(response)
+        return _record_of(response.json())
+
+    async def interrupt(self, handle_id: str, *, hard: bool) -> str:
+        path = f"{TURNS_PATH}/{handle_id}/interrupt"
+        await check(await self._client.post(path, json={"hard": hard}))
+        if not hard:
+            return f"{handle_id} ends with one last answer"
+        record = await self.one(handle_id)
+        return _outcome(record) if record is not None else f"{handle_id} has ended"
+
+
+def _record_of(fields: Mapping[str, Any]) -> TurnRecord:
+    try:
+        return TurnRecord.model_validate(fields)
+    except ValidationError as error:
+        raise HostError(
+            "the server tells of a turn that this version can't read: use the server's own version"
+        ) from error
+
+
+# ---------------------------------------------------------------------------- the directory
+
+
+@fb.effect(raises=(HostError, HistoryError))
+async def _ask_directory(
+    state: Path, database: Secret | None, ask: Callable[[TurnSource], Effect[A, HostError]]
+) -> A:
+    history = await open_history(state, database)
+    try:
+        store = await open_turn_store(state, history)
+    except TurnError as error:
+        raise _of_turn_error(error) from error
+    return await ask(_StoredTurns(state, history, store))
+
+
+@final
+class _StoredTurns(TurnSource):
+    """Records that nothing works on. Nothing of them begins here: that is for a server."""
+
+    def __init__(self, state: Path, history: HistoryStore, store: TurnStore) -> None:
+        self._state = state
+        self._history = history
+        self._book = Book(store)
+        self._settlement = Settlement(self._book, Waiters(), release=_nothing, afterwards=_nothing)
+
+    async def all(self) -> Listed:
+        try:
+            await self._book.load()
+        except TurnError as error:
+            raise _of_turn_error(error) from error
+        return Listed(tuple(self._book.all()), self._book.warnings)
+
+    async def one(self, handle_id: str) -> TurnRecord | None:
+        await self.all()
+        return self._book.find(handle_id)
+
+    async def interrupt(self, handle_id: str, *, hard: bool) -> str:
+        if hard:
+            raise HostError(
+                f"no server runs on {self._state}, and so nothing of a turn that could be taken "
+                "back: without --hard it is settled as interrupted"
+            )
+        await self.all()
+        try:
+            verdict = await self._settlement.settle(handle_id, ExplicitInterrupt(by=USER))
+            if verdict.is_new:
+                await self._remember_stop(verdict.record)
+        except TurnError as error:
+            raise _of_turn_error(error) from error
+        if not verdict.is_new:
+            raise HostError(f"the turn {handle_id} is {verdict.record.status}")
+        return _outcome(verdict.record)
+
+    async def _remember_stop(self, record: TurnRecord) -> None:
+        """Else the next server would take up again what the last one left of it (I10)."""
+        workspace_id = record.workspace_id
+        partial = await self._history.read_partial(workspace_id)
+        rows = await self._history.tail(workspace_id, 1)
+        last = partial or (rows[-1] if rows else None)
+        if last is None or not correlates(record, workspace_id, last.metadata.correlation):
+            return
+        asked = rows[-1] if rows and isinstance(rows[-1], UserRow) else None
+        end = LastEnd(
+            message_id=last.id,
+            after_sequence=None if asked is None else asked.metadata.history_sequence,
+            abort_reason="user",
+        )
+
+        def stopped(note: WorkspaceNote) -> WorkspaceNote:
+            return note.with_fields(last_end=end)
+
+        await self._history.update_note(workspace_id, stopped)
+
+
+def _outcome(record: TurnRecord) -> str:
+    return f"{record.handle_id} is {record.status}: {record.error or record.cause or 'no reason'}"
+
+
+def _of_turn_error(error: TurnError) -> HostError:
+    return HostError(f"{error.message}. {error.way_out}" if error.way_out else error.message)
+
+
+def _nothing(_record: TurnRecord) -> None:
+    """No process has to be told: what is due after a turn, the next start does."""
