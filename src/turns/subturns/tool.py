@@ -55,6 +55,9 @@ class SubturnTool:
         parent = await CURRENT_TURN
         in_background = call.input.get("background") is True
         fields = {name: call.input[name] for name in _FIELDS if name in call.input}
+        above = None if parent is None else parent.agent
+        if above is not None and fields.keys().isdisjoint(("agent", "model")):
+            fields["agent"] = above.name  # a model often names none, and means one like itself
         request = spawn_request({**fields, "delivers": in_background})
         spawn = self._subturns().spawn(request, parent=parent)
         if in_background:

@@ -45,6 +45,16 @@ async def test_the_call_gives_the_childs_answer(room: MakeRoom) -> None:
     assert r.child_provider.calls[0].request.text == "Look it up"
 
 
+async def test_a_call_that_names_no_agent_means_one_like_the_parents(room: MakeRoom) -> None:
+    tool = Later()
+    asked = {"prompt": "Look it up"}
+    r = tool.room = room(calls("subturn", subturn=asked), WHOLE, children=[WHOLE], tools=[tool])
+
+    await r.whole()
+
+    assert r.outputs() == ["Hello there"]
+
+
 async def test_a_child_that_fails_is_told_to_the_model(room: MakeRoom) -> None:
     tool = Later()
     r = tool.room = room(
