@@ -59,8 +59,12 @@ class ToolRecords:
         self._records.pop(record.tool_call_id, None)
         self._records[record.tool_call_id] = record
         closed = [key for key, old in self._records.items() if not old.is_open]
-        for key in closed[: max(0, len(closed) - KEPT_CLOSED)]:
+        dropped = set(closed[: max(0, len(closed) - KEPT_CLOSED)])
+        for key in dropped:
             del self._records[key]
+        if dropped:
+            # There is no place left for what such a task says.
+            self._tasks = {t: c for t, c in self._tasks.items() if c not in dropped}
 
     def _end_all(self, turn_id: str, end: TurnEnd) -> None:
         ours = [record for record in self.running if record.turn_id == turn_id]

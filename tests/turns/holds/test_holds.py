@@ -143,6 +143,20 @@ async def test_old_records_are_forgotten_and_running_ones_never(bench: Bench) ->
     assert bench.workspace.records.get("c0") is None
 
 
+async def test_a_task_is_forgotten_with_the_record_of_its_call(bench: Bench) -> None:
+    """No end but a teardown forgets it: a workspace that lives for months would keep them all."""
+    turn = bench.open()
+    for number in range(KEPT_CLOSED * 2):
+        turn.records.open(f"c{number}", "Task")
+        turn.records.task_started(f"t{number}", f"c{number}")
+        turn.records.close(f"c{number}")
+
+    records = bench.workspace.records
+    assert len(records.task_ids) <= KEPT_CLOSED + 2
+    assert records.call_of(records.task_ids[-1]) == f"c{KEPT_CLOSED * 2 - 1}"
+    assert all(records.get(records.call_of(task) or "") for task in records.task_ids)
+
+
 # ---- the change group
 
 
