@@ -41,7 +41,7 @@ class Book:
             raise TurnError(
                 "not_found",
                 f"the turn {handle_id} is not found or out of scope",
-                "See `fiberscope turns list`.",
+                "The manager's `list` gives all that there are.",
             )
         return record
 

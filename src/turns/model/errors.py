@@ -9,7 +9,7 @@ from typing import final
 class TurnError(Exception):
     """What was asked of a turn can't be had: ``kind`` says why, ``way_out`` what to do about it.
 
-    raise TurnError("not_found", "there is no turn wst_1", "See `fiberscope turns list`.")
+    raise TurnError("not_found", "there is no turn wst_1", "See the manager's `list`.")
     """
 
     def __init__(self, kind: str, message: str, way_out: str = "") -> None:
