@@ -11,9 +11,9 @@ import structlog
 
 import fibers as fb
 from fibers import Effect, Exit
-from streamengine import HistoryError
 from streamengine.history.store import HistoryStore
 from streamengine.model import Row
+from streamengine.payloads import text_of
 
 from ..model.cause import Cause
 from ..model.errors import TurnError
@@ -49,8 +49,8 @@ class Verdicts:
             if anchor_in(rows, record) is None:
                 # Sealed meanwhile, with all that came before it.
                 rows = [*await self._history.read_archive(record.workspace_id), *rows]
-        except HistoryError as error:
-            return Unreadable(f"the history can't be read: {error}")
+        except Exception as error:  # noqa: BLE001  # also what a broken store raises: the turn is over
+            return Unreadable(f"the history can't be read: {text_of(error)}")
         return rows
 
     @fb.effect
@@ -68,14 +68,16 @@ class Verdicts:
         outcome: Exit[Any, TurnError] = await settling.exit()
         if isinstance(outcome, fb.Success):
             return
-        error = outcome.failure().squash()
-        if not isinstance(error, TurnError) or error.kind != "store":
+        why = outcome.failure()
+        error = why.squash()
+        # A store that breaks is tried again as one that fails: the turn is over either way.
+        if why.has_interrupts_only or (isinstance(error, TurnError) and error.kind != "store"):
             raise error
         _log.warning(
             "a turn is over, and its record can't be written: it is tried again",
             handleId=handle_id,
             cause=cause.kind,
-            error=str(error),
+            error=text_of(error),
         )
         longer = min(again_seconds * 2, _LONGEST_AGAIN_SECONDS)
         self._later(again_seconds, self.settle(handle_id, cause, final, longer))

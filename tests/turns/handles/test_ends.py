@@ -342,6 +342,38 @@ async def test_an_end_whose_evidence_is_missing_settles_nothing(
     assert any("stays running" in log["event"] for log in logs)
 
 
+@pytest.mark.spec("T22")
+async def test_an_own_end_in_a_history_that_breaks_interrupts_the_turn(
+    process: MakeProcess,
+) -> None:
+    """Not only in one that fails by its rules: with the end lost, the turn would run for ever."""
+    p, handle, line = await running_turn(process)
+    p.desk.history.fail("read", RuntimeError("broken"))
+
+    line.give(TEXT_END, FINISH)
+    line.end()
+
+    record = await p.get(handle)
+    assert (record.status, record.cause) == ("interrupted", "conservative-fallback")
+    assert "broken" in (record.error or "")
+
+
+@pytest.mark.spec("T9")
+async def test_a_settlement_whose_store_breaks_is_tried_again(process: MakeProcess) -> None:
+    p, handle, line = await running_turn(process)
+    p.store.before_write = lambda _record: Effect.die(RuntimeError("broken"))
+
+    with capture_logs() as logs:
+        line.give(TEXT_END, FINISH)
+        line.end()
+        assert await p.status(handle) == "running"
+    p.store.before_write = None
+    await p.desk.pass_time(1)
+
+    assert await p.status(handle) == "completed"
+    assert {log["error"] for log in logs if "tried again" in log["event"]} == {"broken"}
+
+
 # ---- stops
 
 
