@@ -558,7 +558,9 @@ def _not_running(record: TurnRecord) -> TurnError:
     return TurnError(
         "not_running",
         f"the turn {record.handle_id} is {record.status}",
-        "Look at its record; start another one.",
+        "Start another one."
+        if record.is_terminal
+        else "It waits for its workspace: ask again once it runs, or interrupt it.",
     )
 
 

@@ -270,9 +270,12 @@ class Running:
                 await _stopped(live, runner, why)
             if turn is not None:
                 await self._given_back(live, turn, end)
-            await given_back(
-                scope.close(), scope, whose=live.handle_id, workspace_id=live.workspace_id
-            )
+            if scope.state == "empty":
+                await scope.close()
+            else:  # what a factory has put beside its turn
+                await given_back(
+                    scope.close(), scope, whose=live.handle_id, workspace_id=live.workspace_id
+                )
             if runner is not None:
                 await runner.exit()  # its workspace is free when nothing starts streams there
         finally:

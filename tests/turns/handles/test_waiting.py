@@ -540,3 +540,20 @@ async def test_a_workspace_is_removed_after_what_the_turn_held_in_it(
     await p.idle()
 
     assert log == ["completed", "workspace"]
+
+
+@pytest.mark.spec("O1")
+async def test_what_a_factory_puts_beside_its_turn_is_released_too(process: MakeProcess) -> None:
+    released: list[str] = []
+
+    def opened(*about: Any) -> PlainTurn:
+        scope: fb.Scope = about[-1]
+        fb.run_sync(scope.add_finalizer(lambda _exit: released.append("beside")))
+        turn = PlainTurn(*about)
+        fb.run_sync(turn.scope.add_finalizer(lambda _exit: released.append("held")))
+        return turn
+
+    p = await process(WHOLE, open_turn=opened)
+    await p.create()
+
+    assert released == ["held", "beside"]
