@@ -157,33 +157,30 @@ raised_exception(void)
 
 /* ------------------------------------------------------------------ the queue */
 
-/* Into one of the queue's two lines, `ready` or `turn`; the loop is asked to drain them. */
+/* Into one of the queue's two lines, `ready` or `turn`. */
 static int
-push_into(Queue *queue, PyObject *line, PyObject *fiber)
+line_up(PyObject *line, PyObject *fiber)
 {
     PyObject *none = PyObject_CallMethodOneArg(line, n_append, fiber);
-    if (none == NULL)
-        return -1;
-    Py_DECREF(none);
-    if (!queue->armed) {
-        none = PyObject_CallMethodNoArgs((PyObject *)queue, n__arm);
-        if (none == NULL)
-            return -1;
-        Py_DECREF(none);
-    }
-    return 0;
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 0;
+}
+
+/* The loop is asked to drain them. */
+static int
+wake_loop(Queue *queue)
+{
+    if (queue->armed)
+        return 0;
+    PyObject *none = PyObject_CallMethodNoArgs((PyObject *)queue, n__arm);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 0;
 }
 
 static int
 push(Queue *queue, PyObject *fiber)
 {
-    return push_into(queue, queue->ready, fiber);
-}
-
-static int
-push_next_turn(Queue *queue, PyObject *fiber)
-{
-    return push_into(queue, queue->turn, fiber);
+    return line_up(queue->ready, fiber) < 0 ? -1 : wake_loop(queue);
 }
 
 /* ------------------------------------------------------------------ the current task */
@@ -498,12 +495,11 @@ suspend(Fiber *self, PyObject *wait)
 static PyObject *
 yield_turn(Fiber *self)
 {
-    if (enroll_first(self) < 0)
+    Queue *queue = (Queue *)self->queue;
+    if (enroll_first(self) < 0 || line_up(queue->turn, (PyObject *)self) < 0)
         return NULL;
-    self->state = READY; /* not earlier: it says that the fiber is in the queue */
-    if (push_next_turn((Queue *)self->queue, (PyObject *)self) < 0)
-        return NULL;
-    return signal(s_SUSPEND);
+    self->state = READY; /* not earlier: see _stay */
+    return wake_loop(queue) < 0 ? NULL : signal(s_SUSPEND);
 }
 
 static int
@@ -587,7 +583,6 @@ end(Fiber *self, int ok, PyObject *value)
     Py_CLEAR(self->face);
     Py_CLEAR(self->only);
     Py_CLEAR(self->stack);
-    Py_CLEAR(self->wait);
     Py_CLEAR(self->ctx);
     Py_CLEAR(self->env);
     Py_CLEAR(self->next);

@@ -12,19 +12,23 @@ from returns.result import Success
 
 import fibers as fb
 from fibers import Die, Effect
+from fibers.testing import TestLoop
 from tests.probes.kit_f import (
+    Boom,
     collector_off,
     endless,
     failed,
+    inner_task,
     interrupted,
     interruptors,
     new_gate,
+    running_fiber,
     turns,
     wait_for,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator
 
 pytestmark = pytest.mark.lifecycle
 
@@ -243,6 +247,111 @@ async def test_a_close_that_let_one_fiber_go_twice_still_waits_for_the_other() -
     await asker.exit()
 
     assert log == ["asks again", "cleaned", "closed"]
+
+
+class Mute(asyncio.Future[int]):
+    """A future that doesn't say whether it is a gather, which a close wants to know."""
+
+    @property
+    def _children(self) -> Never:
+        raise Boom
+
+
+async def asked_at_each_wait(cleanup: Callable[[], Awaitable[None]]) -> fb.Fiber[None, Any]:
+    """A fiber in such a cleanup, whose scope is being closed by a fiber that is awaited itself."""
+
+    async def body() -> None:
+        try:
+            await Effect.never()
+        finally:
+            await cleanup()
+
+    scope = fb.Scope()
+    fiber = scope.fork(Effect.promise(body), start_immediately=True)
+    fb.run_fork(fb.run_fork(scope.close()).exit())
+    await turns()
+    return fiber
+
+
+async def test_a_wait_that_fails_as_it_begins_is_over() -> None:
+    """The body goes on at once; what it would have waited for finds nobody, also after the end."""
+    gate, awaited = new_gate(), Mute()
+    waits_for: list[object] = []
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+    async def cleanup() -> None:
+        await gate
+        try:
+            await awaited
+        except Boom:
+            task: Any = inner_task()
+            waits_for.append(task._fut_waiter)
+
+    fiber = await asked_at_each_wait(cleanup)
+    gate.set_result(0)
+    await turns()
+    ended = fiber.done()
+    awaited.set_result(0)
+    await turns()
+
+    assert waits_for == [None]
+    assert ended
+    assert told == []
+
+
+async def test_a_body_whose_wait_fails_as_it_begins_runs_and_can_be_interrupted_as_such() -> None:
+    """WI2: right after the segment that runs, and not in the middle of it."""
+    gate, awaited = new_gate(), Mute()
+    log: list[str] = []
+
+    async def cleanup() -> None:
+        await gate
+        try:
+            await awaited
+        except Boom:
+            running_fiber().interrupt_unsafe(again=True)
+            log.append("segment done")
+        await asyncio.sleep(0)
+        log.append("went on")
+
+    fiber = await asked_at_each_wait(cleanup)
+    gate.set_result(0)
+    await fiber.exit()
+
+    assert log == ["segment done"]
+
+
+def test_what_a_failed_wait_was_for_does_not_end_the_next_wait() -> None:
+    """The timer of a sleep that failed as it began is cancelled."""
+    log: list[str] = []
+
+    async def main() -> None:
+        gate, last, awaited = new_gate(), new_gate(), Mute()
+
+        async def cleanup() -> None:
+            await gate
+            child = await wait_for(awaited).fork_child(start_immediately=True)
+            try:
+                await fb.sleep(60)
+            except Boom:
+                log.append("not asleep")
+            awaited.set_result(0)
+            while not child.done():
+                await fb.sleep(0)
+            value = await wait_for(last)
+            log.append(f"woken by {value}")
+
+        fiber = await asked_at_each_wait(cleanup)
+        gate.set_result(0)
+        await asyncio.sleep(120)
+        last.set_result(7)
+        await fiber.exit()
+
+    with asyncio.Runner(loop_factory=TestLoop) as runner:
+        runner.run(main())
+
+    assert log == ["not asleep", "woken by 7"]
 
 
 # ---- deep

@@ -262,6 +262,7 @@ class FiberCore(WithBodies):
     def _raised(self, exc: BaseException) -> Any:
         """A node or a frame raised."""
         if self._state != ENDED:
+            self._stay()
             failed = self._defect(exc)
             return self._put_off() if isinstance(exc, RecursionError) and not has_room() else failed
         # Somebody who heard of the end raised. It can't start the fiber again.
@@ -274,6 +275,7 @@ class FiberCore(WithBodies):
         """A step met the recursion limit, and so did the telling of it."""
         if self._state == ENDED:
             return DONE
+        self._stay()
         self._defect(exc)
         return self._put_off()
 

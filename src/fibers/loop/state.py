@@ -19,7 +19,7 @@ from fibers.loop import hooks
 from fibers.loop.inner_task import NOTHING_TOLD, InnerTask
 from fibers.loop.native import hand_over, speed, twins
 from fibers.loop.protocol import FAIL, NEXT, SUSPEND, Signal, Wait
-from fibers.loop.states import ENDED, NEW, READY, SUSPENDED
+from fibers.loop.states import ENDED, NEW, READY, RUNNING, SUSPENDED
 
 if TYPE_CHECKING:
     import contextvars
@@ -238,8 +238,8 @@ class FiberState(_Base):
         if not self._registered:
             self._register()
         queue = self._queue
-        self._state = READY  # not earlier: it says that the fiber is in the queue
         queue.turn.append(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # see __init__
+        self._state = READY  # not earlier: see _stay
         if not queue._armed:
             queue._arm()
         return SUSPEND
@@ -268,18 +268,23 @@ class FiberState(_Base):
         self._next = node
         self._wake(NEXT)
 
+    def _stay(self) -> None:
+        """It raised as it suspended, so it goes on: nothing may wake it from there any more."""
+        wait = self._wait
+        if isinstance(wait, Wait):
+            wait._abandon(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # see __init__
+        self._wait = None
+        if self._state == READY:  # it yielded: its place in the queue is void
+            self._stale += 1
+        self._state = RUNNING
+
     def _put_off(self) -> Signal:
         """Unwind with ``_cause`` in turn, where the stack is less deep."""
-        if self._wait is not None:
-            wait, self._wait = self._wait, None
-            if isinstance(wait, Wait):
-                wait._abandon(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # see __init__
         self._rv = FAIL
-        if self._state == READY:  # it yielded: in the queue already
-            self._queue.wake_loop()
-        else:
-            self._state = READY
-            self._queue.push(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # see __init__
+        queue = self._queue
+        queue.ready.append(self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # see __init__
+        self._state = READY
+        queue.wake_loop()
         return SUSPEND
 
     def _future_waited_for(self) -> Any:
@@ -292,7 +297,6 @@ class FiberState(_Base):
     def _let_go(self) -> None:
         """An ended fiber holds nothing of its run: its context may be large (PD13)."""
         self._stack = _NO_FRAMES
-        self._wait = None
         self._ctx = None  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # an ended fiber runs no more
         self._env = None  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # see above
         self._next = None
