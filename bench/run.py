@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     keys = ", ".join([row.key for row in ROWS] + [group.key for group in GROUPS])
     parser = argparse.ArgumentParser(
         prog="bench/run.py",
-        description="Benchmarks of fibers and the engine.",
+        description="Benchmarks of fibers, the engine and turns.",
         epilog=f"rows: {keys}",
     )
     parser.add_argument(
@@ -116,7 +116,7 @@ def main() -> int:
         attempt(str(configuration), partial(fibers_in, configuration))
     for configuration in found if of_engine else ():
         if configuration.loop == "asyncio" and configuration.python == found[0].python:
-            attempt(f"engine, {configuration}", partial(engine_in, configuration))
+            attempt(f"engine and turns, {configuration}", partial(engine_in, configuration))
     rows = [row for each in measured.values() for row in each]
     rows += engine
     if measured:

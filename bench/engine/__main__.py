@@ -1,4 +1,4 @@
-"""The rows of the stream engine, in this process: this Python, this build, asyncio's loop.
+"""The rows of the engine and of turns, in this process: this Python, this build, asyncio's loop.
 
 python -m bench.engine --only engine-close
 """

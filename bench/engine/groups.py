@@ -1,4 +1,4 @@
-"""All groups of rows of the engine, in the order of the table."""
+"""All groups of rows of the engine and of turns, in the order of the table."""
 
 from __future__ import annotations
 
@@ -10,8 +10,20 @@ from bench.engine.figures import Group
 from bench.engine.history import HISTORY
 from bench.engine.load import LOAD
 from bench.engine.references import REFERENCES
+from bench.turns.rate import RATE
+from bench.turns.restart import RESTART
+from bench.turns.settling import SETTLING
 
-GROUPS: Final[tuple[Group, ...]] = (DELTAS, REFERENCES, LOAD, ENDINGS, HISTORY)
+GROUPS: Final[tuple[Group, ...]] = (
+    DELTAS,
+    REFERENCES,
+    LOAD,
+    ENDINGS,
+    HISTORY,
+    SETTLING,
+    RATE,
+    RESTART,
+)
 
 
 def groups_named(part_of_name: str | None) -> list[Group]:
