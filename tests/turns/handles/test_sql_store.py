@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +25,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from streamengine.history.sql import SqlHistory
+from streamengine.history.sql.database import Database
 from turns.handles.sql import SqlTurnStore, schema
 
 both = pytest.mark.parametrize("kind", ["sqlite", "postgresql"], indirect=True)
@@ -208,10 +209,86 @@ async def test_a_write_whose_commit_arrived_although_it_failed_can_be_repeated(
     assert [r.prompt for r in (await load(store)).records] == ["again"]
 
 
-# ---- one database with the history
+# ---- many at a time
+
+
+@pytest.fixture
+def transactions(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """One entry for each transaction from now on: whether it was durable."""
+    begun: list[bool] = []
+    real = Database.transaction
+
+    def counted(self: Database, *, durable: bool) -> AbstractAsyncContextManager[AsyncConnection]:
+        begun.append(durable)
+        return real(self, durable=durable)
+
+    monkeypatch.setattr(Database, "transaction", counted)
+    return begun
 
 
 @both
+async def test_records_that_wait_at_the_same_time_are_written_together(
+    database: InDatabase, transactions: list[bool]
+) -> None:
+    store = await database.store()
+    transactions.clear()
+
+    await asyncio.gather(*(store.write(record(number)) for number in range(100)))
+
+    assert 1 <= len(transactions) <= 10
+    assert all(transactions)
+    assert len((await load(store)).records) == 100
+
+
+@both
+async def test_a_record_that_can_not_be_written_fails_alone(
+    database: InDatabase, transactions: list[bool]
+) -> None:
+    store = await database.store()
+    refused: Any = {"owner_workspace_id": None}
+    records = [record(number, **(refused if number == 3 else {})) for number in range(10)]
+
+    exits = await asyncio.gather(*(store.write(each).exit() for each in records))
+
+    assert [number for number, exit_ in enumerate(exits) if isinstance(exit_, fb.Failure)] == [3]
+    assert [r.handle_id for r in (await load(store)).records] == [
+        f"wst_{number}" for number in range(10) if number != 3
+    ]
+
+
+@both
+async def test_all_that_wait_for_a_database_that_is_lost_are_told(
+    database: InDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await database.store()
+
+    real = Database.transaction
+    attempts: list[bool] = []
+
+    @asynccontextmanager
+    async def lost(self: Database, *, durable: bool) -> AsyncGenerator[AsyncConnection]:
+        attempts.append(durable)
+        await asyncio.sleep(0)
+        if durable:
+            raise HistoryError("io", "here", "lost", "Wait.")
+        async with real(self, durable=durable) as db:
+            yield db
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "transaction", lost)
+        await failure_of(store.write(record()))
+        assert len(attempts) == 1  # an attempt may take long
+        exits = await asyncio.gather(*(store.write(record(n)).exit() for n in range(10)))
+
+    assert all(isinstance(exit_, fb.Failure) for exit_ in exits)
+    await store.write(record())
+    assert len((await load(store)).records) == 1
+
+
+# ---- one database with the history
+
+
+@pytest.mark.parametrize("kind", ["postgresql"], indirect=True)
 async def test_a_later_write_of_a_record_waits_for_the_one_before(
     database: InDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,22 +298,31 @@ async def test_a_later_write_of_a_record_waits_for_the_one_before(
     real = history.database.transaction
     begun, go = asyncio.Event(), asyncio.Event()
 
+    class Slow:
+        def __init__(self, db: AsyncConnection) -> None:
+            self._db = db
+
+        async def execute(self, *given: Any) -> None:
+            if not begun.is_set():
+                begun.set()
+                await go.wait()
+            await self._db.execute(*given)
+
     @asynccontextmanager
-    async def slow(*, durable: bool) -> AsyncGenerator[AsyncConnection]:
-        if not begun.is_set():
-            begun.set()
-            await go.wait()
+    async def slow(*, durable: bool) -> AsyncGenerator[Slow]:
         async with real(durable=durable) as db:
-            yield db
+            yield Slow(db)
 
     monkeypatch.setattr(history.database, "transaction", slow)
     first = asyncio.ensure_future(store.write(record(prompt="first")))
     await begun.wait()
     second = asyncio.ensure_future(store.write(record(prompt="second")))
-    await store.write(record(2))  # another's waits for nothing
+    for _ in range(3):
+        await store.write(record(2))  # another's waits for neither
     go.set()
     await asyncio.gather(first, second)
 
+    monkeypatch.undo()
     assert {r.handle_id: r.prompt for r in (await load(store)).records} == {
         "wst_1": "second",
         "wst_2": "Count them",

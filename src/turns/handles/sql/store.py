@@ -22,6 +22,7 @@ from ...model.record import TurnRecord
 from ..store import LoadedRecords, TurnStore, in_order, said_of_store
 from ..stored import Unusable, record_of
 from . import schema
+from .gathered import Gathered
 
 _Found: TypeAlias = tuple[str | bytes, str | bytes, str | bytes]
 """Handle, owner and body of a row: bytes from SQLite, which keeps in a text what it is given."""
@@ -43,7 +44,7 @@ class SqlTurnStore(TurnStore):
     def __init__(self, database: Database) -> None:
         """Opens nothing; the tables are there (``open`` sees to that), and the process is alone."""
         self._database = database
-        self._put = _put(database)
+        self._rows = Gathered(database, _put(database))
         self._all = _all(database)
         # One a handle: of two writes of one record the later one stays.
         self._turns = Workspaces(lambda _handle: asyncio.Lock(), is_idle=lambda t: not t.locked())
@@ -72,8 +73,7 @@ class SqlTurnStore(TurnStore):
         }
         async with self._turns.get(record.handle_id):
             with fb.uninterruptible(), said_of_store():
-                async with self._database.transaction(durable=True) as db:
-                    await db.execute(self._put, values)
+                await self._rows.write(values)
 
     @effect(raises=TurnError)
     async def load(self) -> LoadedRecords:
