@@ -62,6 +62,7 @@ class AutoRetry(Occupant):
     that wait for a person: an answer that waits for one is left as it is. ``is_relevant``: rows for
     which it is False are passed over in looking for an unanswered one. ``tried_elsewhere``: of a
     running process, the failures that somebody else deals with; after a restart nobody does.
+    ``is_over``: whether nobody waits any more for the answer that was interrupted; its last row.
     """
 
     name = "autoretry"
@@ -75,6 +76,7 @@ class AutoRetry(Occupant):
         ask_user_tools: Collection[str] = (ASK_USER,),
         is_relevant: Callable[[Row], bool] = lambda _row: True,
         tried_elsewhere: Callable[[ErrorEvent], bool] = lambda _event: False,
+        is_over: Callable[[Row], bool] = lambda _row: False,
     ) -> None:
         self._engine = engine
         self._history = history
@@ -82,6 +84,7 @@ class AutoRetry(Occupant):
         self._ask_user_tools = ask_user_tools
         self._is_relevant = is_relevant
         self._tried_elsewhere = tried_elsewhere
+        self._is_over = is_over
         self._scope: Scope | None = None
         # Only those with something to remember: a series, or an opt-out.
         self._managers: dict[str, RetryManager] = {}
@@ -274,8 +277,10 @@ class AutoRetry(Occupant):
             ask_user_tools=self._ask_user_tools,
         )
         if verdict == "retry":
-            _log.info("an interrupted answer is taken up again", workspaceId=workspace_id)
             last = [row for row in loaded.rows if self._is_relevant(row)][-1]
+            if self._is_over(last):
+                return TakenUp(loaded, "is-over")
+            _log.info("an interrupted answer is taken up again", workspaceId=workspace_id)
             self._manager(workspace_id).handle_failure(last.id, INTERRUPTED)
         return TakenUp(loaded, verdict)
 

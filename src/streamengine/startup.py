@@ -20,7 +20,9 @@ StartupVerdict = Literal[
     "stopped",
     "not-retryable",
     "asks-a-person",
+    "is-over",
 ]
+"""is-over is said by who knows what the answer was for, not by its row."""
 
 _SUPPRESSING: Final = frozenset({"user", "startup"})
 

@@ -133,6 +133,7 @@ class TurnManager(Occupant):
         )
         self._continuing = WorkspaceLocks()
         self._loading: fb.Deferred[None, TurnError] | None = None
+        self._is_read = False
         self._watch(scope)
         engine.events.subscribe(self._on_event)
 
@@ -147,6 +148,10 @@ class TurnManager(Occupant):
                 self._watch(scope)
 
         return Effect.sync(adopt).flat_map(lambda _: self._ready())
+
+    def read(self) -> Effect[None, TurnError]:
+        """Read the records and begin nothing, for who has to know them before ``start`` (I9)."""
+        return self._in_clock(self._read())
 
     def describe(self) -> Mapping[str, object]:
         """What runs and what waits, for a dump."""
@@ -210,6 +215,12 @@ class TurnManager(Occupant):
     def list(self, *, owner: str | None = None) -> Effect[Sequence[TurnRecord], TurnError]:
         """All records, or those of one owner, the oldest first."""
         return self._in_clock(self._list(owner))
+
+    def find(self, handle_id: str) -> TurnRecord | None:
+        """The record of a turn, if there is one. A plain call: as of now, and None before they are
+        read.
+        """
+        return self._book.find(handle_id)
 
     def live_in(self, workspace_id: str) -> TurnHandle | None:
         """The turn that has begun in this workspace and not settled. A plain call: as of now."""
@@ -304,11 +315,17 @@ class TurnManager(Occupant):
 
     @fb.effect(raises=TurnError)
     async def _load(self) -> None:
-        await self._book.load()
+        await self._read()
         recovered = await (self._recovery or Effect.succeed(None)).exit()
         if isinstance(recovered, fb.Failure):
             _log.warning("recovery", problem=recovered.failure().pretty())
         await self._put_in_order(self._book.all())
+
+    @fb.effect(raises=TurnError)
+    async def _read(self) -> None:
+        if not self._is_read:
+            await self._book.load()
+            self._is_read = True
 
     async def _put_in_order(self, records: Sequence[TurnRecord]) -> None:
         for record in records:

@@ -7,7 +7,8 @@ the root is opened in is the outer one: it closes last, and gives the lock back 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
@@ -26,11 +27,12 @@ from streamengine import (
     StreamEngine,
     Tool,
 )
-from streamengine.model import ErrorEvent
+from streamengine.model import ErrorEvent, Row
 from streamengine.recovered import log_recovered
 from streamengine.redact import Secret
 
 from ..agent_turns import AgentTurns
+from ..model.correlation import correlates, handle_named_by
 from ..model.errors import TurnError
 from .config import Limits
 from .errors import HostError
@@ -117,6 +119,7 @@ class Opening:
         return [
             ("history.open", self._open_history),
             ("engine.open", self._open_engine),
+            *([("turns.read", self._read_turns)] if self._with_turns else []),
             ("history.recover", self._recover),
             *([("turns.start", self._start_turns)] if self._with_turns else []),
         ]
@@ -149,13 +152,36 @@ class Opening:
         if self._supervised:
             await occupy(self.app_scope, engine)
         retries = (
-            AutoRetry(engine, self._history, tried_elsewhere=self._is_of_a_running_turn)
+            AutoRetry(
+                engine,
+                self._history,
+                tried_elsewhere=self._is_of_a_running_turn,
+                is_over=self._is_of_a_settled_turn,
+            )
             if self._auto_retry
             else None
         )
         if retries is not None:
             await occupy(self.app_scope, retries)
         self._root = Root(self._state, self._history, engine, self.app_scope, self.runtime, retries)
+
+    @fb.effect(raises=HostError)
+    async def _read_turns(self) -> None:
+        """Before the recovery: what it takes up is decided by the records, too (I9, T16)."""
+        assert self._provider is not None
+        root = self.root
+        with _told_by_the_host():
+            turns = make_turns(
+                state=root.state,
+                store=await open_turn_store(root.state, root.history),
+                engine=root.engine,
+                provider=self._provider,
+                options=ENGINE_OPTIONS,
+                scope=self.app_scope,
+                retries=root.retries,
+            )
+            await turns.manager.read()
+        self._root = replace(root, turns=turns, turn_feed=TurnFeed(turns))
 
     @fb.effect(raises=HistoryError)
     async def _recover(self) -> None:
@@ -165,34 +191,36 @@ class Opening:
     @fb.effect(raises=HostError)
     async def _start_turns(self) -> None:
         """After the recovery: an answer that it has taken up keeps its turn alive (T16)."""
-        assert self._provider is not None
-        root = self.root
-        await end_left_over(root.state)
-        try:
-            await self._occupy_with_turns(root, self._provider)
-        except TurnError as error:
-            raise HostError(f"the turns can't be read: {error.message} {error.way_out}") from error
-
-    async def _occupy_with_turns(self, root: Root, provider: Provider) -> None:
-        turns = make_turns(
-            state=root.state,
-            store=await open_turn_store(root.state, root.history),
-            engine=root.engine,
-            provider=provider,
-            options=ENGINE_OPTIONS,
-            scope=self.app_scope,
-            retries=root.retries,
-        )
-        feed = TurnFeed(turns)
-        # First: what was queued begins with the start, and its failures are its own.
-        self._root = replace(root, turns=turns, turn_feed=feed)
-        await occupy(self.app_scope, turns.manager)
-        feed.take_up(await turns.manager.list())
+        turns, feed = self.root.turns, self.root.turn_feed
+        assert turns is not None
+        assert feed is not None
+        await end_left_over(self.root.state)
+        with _told_by_the_host():
+            await occupy(self.app_scope, turns.manager)
+            feed.take_up(await turns.manager.list())
 
     def _is_of_a_running_turn(self, event: ErrorEvent) -> bool:
         turns = None if self._root is None else self._root.turns
         turn_id = (event.correlation or {}).get("turnId")
         return turns is not None and isinstance(turn_id, str) and turns.loop.is_running(turn_id)
+
+    def _is_of_a_settled_turn(self, row: Row) -> bool:
+        turns = None if self._root is None else self._root.turns
+        named = handle_named_by(row.metadata.correlation)
+        record = None if turns is None or named is None else turns.manager.find(named)
+        return (
+            record is not None
+            and record.is_terminal
+            and correlates(record, record.workspace_id, row.metadata.correlation)
+        )
+
+
+@contextmanager
+def _told_by_the_host() -> Generator[None]:
+    try:
+        yield
+    except TurnError as error:
+        raise HostError(f"the turns can't be read: {error.message} {error.way_out}") from error
 
 
 @fb.effect(raises=(HostError, HistoryError))

@@ -12,10 +12,8 @@ from pydantic import ValidationError
 
 import fibers as fb
 from fibers import Effect, Scope
-from streamengine import HistoryError, HistoryStore
+from streamengine import HistoryError
 from streamengine.history import StateDirLocked
-from streamengine.model import UserRow
-from streamengine.model.note import LastEnd, WorkspaceNote
 from streamengine.redact import Secret
 
 from ..handles.book import Book
@@ -23,7 +21,6 @@ from ..handles.settlement import Settlement
 from ..handles.store import TurnStore
 from ..handles.waiters import Waiters
 from ..model.cause import ExplicitInterrupt
-from ..model.correlation import correlates
 from ..model.errors import TurnError
 from ..model.record import TurnRecord
 from . import discovery, token
@@ -156,16 +153,15 @@ async def _ask_directory(
         store = await open_turn_store(state, history)
     except TurnError as error:
         raise _of_turn_error(error) from error
-    return await ask(_StoredTurns(state, history, store))
+    return await ask(_StoredTurns(state, store))
 
 
 @final
 class _StoredTurns(TurnSource):
     """Records that nothing works on. Nothing of them begins here: that is for a server."""
 
-    def __init__(self, state: Path, history: HistoryStore, store: TurnStore) -> None:
+    def __init__(self, state: Path, store: TurnStore) -> None:
         self._state = state
-        self._history = history
         self._book = Book(store)
         self._settlement = Settlement(self._book, Waiters(), release=_nothing, afterwards=_nothing)
 
@@ -189,33 +185,11 @@ class _StoredTurns(TurnSource):
         await self.all()
         try:
             verdict = await self._settlement.settle(handle_id, ExplicitInterrupt(by=USER))
-            if verdict.is_new:
-                await self._remember_stop(verdict.record)
         except TurnError as error:
             raise _of_turn_error(error) from error
         if not verdict.is_new:
             raise HostError(f"the turn {handle_id} is {verdict.record.status}")
         return _outcome(verdict.record)
-
-    async def _remember_stop(self, record: TurnRecord) -> None:
-        """Else the next server would take up again what the last one left of it (I10)."""
-        workspace_id = record.workspace_id
-        partial = await self._history.read_partial(workspace_id)
-        rows = await self._history.tail(workspace_id, 1)
-        last = partial or (rows[-1] if rows else None)
-        if last is None or not correlates(record, workspace_id, last.metadata.correlation):
-            return
-        asked = rows[-1] if rows and isinstance(rows[-1], UserRow) else None
-        end = LastEnd(
-            message_id=last.id,
-            after_sequence=None if asked is None else asked.metadata.history_sequence,
-            abort_reason="user",
-        )
-
-        def stopped(note: WorkspaceNote) -> WorkspaceNote:
-            return note.with_fields(last_end=end)
-
-        await self._history.update_note(workspace_id, stopped)
 
 
 def _outcome(record: TurnRecord) -> str:

@@ -167,6 +167,29 @@ async def test_what_somebody_else_tries_again_is_left_to_them_but_not_after_a_re
     await after.scope.close()
 
 
+@pytest.mark.spec("I10")
+async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_up(
+    rt: fb.Runtime, clock: TestClock, tmp_path: Path
+) -> None:
+    dead = await serve(rt, clock, tmp_path, Line())
+    await dead.desk.start("Tell me", correlation={"turnId": "t1"})
+    scope = AppScope()
+    desk = make_desk(rt, clock, tmp_path, WHOLE, scope=scope)
+    retries = AutoRetry(
+        desk.engine,
+        desk.history,
+        clock=clock,
+        is_over=lambda row: row.metadata.correlation == {"turnId": "t1"},
+    )
+    await rt.run(retries.start(scope))
+
+    assert dict(await rt.run(retries.recover())) == {WORKSPACE: "is-over"}
+    await desk.pass_time(120)
+    assert desk.provider.calls == []
+    await scope.close()
+    await dead.scope.close()
+
+
 @pytest.mark.spec("R15", "P20")
 async def test_an_answer_that_fails_five_times_is_tried_five_times_with_one_user_row(
     rt: fb.Runtime, clock: TestClock, tmp_path: Path

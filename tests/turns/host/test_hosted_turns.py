@@ -151,6 +151,28 @@ async def test_what_fails_in_a_turn_is_tried_again_by_the_turn_alone(
         assert [event.type for event in told if event.type.startswith("auto-retry")] == []
 
 
+@pytest.mark.spec("I10")
+@pytest.mark.parametrize("fails", ["in its answer", "before its answer"])
+async def test_a_turn_that_has_given_up_is_not_taken_up_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Its owner was told that it failed, and its agent would not be there."""
+    monkeypatch.setattr(recovery, "_BACKOFF_SECONDS", 0.01)
+    async with a_site(tmp_path, auto_retry=True) as site:
+        if fails == "before its answer":
+            site.provider.refusal = ConnectionError("reset")
+        handle = await create(site)
+        for _ in range(0 if site.provider.refusal else 3):
+            (await site.provider.next_answer()).say("half").fail(ConnectionError("reset"))
+        before = await settled(site, handle)
+
+    async with a_site(tmp_path, auto_retry=True) as site:
+        assert site.root.retries is not None
+        assert not site.root.retries.state("w1").pending
+        assert await site.turns.manager.get(handle.handle_id) == before
+    assert before.status == "error"
+
+
 async def test_what_fails_outside_of_a_turn_is_still_tried_again(tmp_path: Path) -> None:
     async with a_site(tmp_path, auto_retry=True) as site, site.client() as client:
         await client.post("/api/workspaces/w1/messages", json={"text": "Hi"})

@@ -34,6 +34,7 @@ WORKSPACES = 300
 STEPS = [
     "history.open",
     "engine.open",
+    "turns.read",
     "history.recover",
     "turns.start",
     "http.start",
