@@ -22,6 +22,9 @@ class Subscribers(Generic[T]):
         # By a key of its own each: the same function may come twice, and go once.
         self._subscribers: dict[object, Callable[[T], object]] = {}
 
+    def __len__(self) -> int:
+        return len(self._subscribers)
+
     def subscribe(self, f: Callable[[T], object]) -> Callable[[], None]:
         """Call ``f`` from now on; gives what ends that."""
         key = object()

@@ -84,9 +84,10 @@ class FolderWatcher:
 
     @fb.effect
     async def run(self) -> None:
-        """Look again and again; never ends by itself."""
+        """Look again and again, as long as there is somebody to tell; never ends by itself."""
         while True:
-            await self.refresh()
+            if self._subscribers:
+                await self.refresh()
             await fb.sleep(self._interval_seconds)
 
     @fb.effect

@@ -59,6 +59,29 @@ async def test_it_tells_what_was_added_changed_and_removed(bench: Bench) -> None
     assert told(bench) == []
 
 
+async def test_what_nobody_hears_of_is_not_looked_at(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[object] = []
+    watcher = turns.files.watcher.FolderWatcher(bench.folder, author=lambda: "person")
+
+    def look() -> dict[str, object]:
+        looks.append(1)
+        return {}
+
+    monkeypatch.setattr(watcher, "_scan", look)
+    bench.scope.fork(watcher.run().provide_service(fb.ClockTag, bench.clock))
+    await bench.pass_time(5)
+    unheard = len(looks)
+    stop = watcher.subscribe(lambda _change: None)
+    await bench.pass_time(2)
+    heard = len(looks)
+    stop()
+    await bench.pass_time(5)
+
+    assert (unheard, heard, len(looks)) == (0, 2, 2)
+
+
 @pytest.mark.spec("O11")
 async def test_a_change_group_holds_it_back_and_its_end_tells_everything(bench: Bench) -> None:
     turn = bench.open()
