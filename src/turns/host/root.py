@@ -165,7 +165,7 @@ class Opening:
             await occupy(self.app_scope, retries)
         self._root = Root(self._state, self._history, engine, self.app_scope, self.runtime, retries)
 
-    @fb.effect(raises=HostError)
+    @fb.effect(raises=(HistoryError, HostError))
     async def _read_turns(self) -> None:
         """Before the recovery: what it takes up is decided by the records, too (I9, T16)."""
         assert self._provider is not None

@@ -148,11 +148,7 @@ def _record_of(fields: Mapping[str, Any]) -> TurnRecord:
 async def _ask_directory(
     state: Path, database: Secret | None, ask: Callable[[TurnSource], Effect[A, HostError]]
 ) -> A:
-    history = await open_history(state, database)
-    try:
-        store = await open_turn_store(state, history)
-    except TurnError as error:
-        raise _of_turn_error(error) from error
+    store = await open_turn_store(state, await open_history(state, database))
     return await ask(_StoredTurns(state, store))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import structlog.testing
 
 import fibers as fb
 from fibers.app import OUTER_BUDGET_SECONDS
-from streamengine import Event
+from streamengine import Event, HistoryError
 from streamengine.history.directory import DurableDirectory
 from streamengine.model import ToolCall, ToolPart
 from streamengine.redact import Secret
@@ -244,6 +246,24 @@ async def test_with_a_history_in_a_database_the_records_are_there_too(tmp_path: 
     assert list((state / "workspaces" / "w1").glob("task-handles")) == []
 
 
+async def test_records_in_a_database_of_a_newer_version_keep_the_server_from_starting(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "history.db"
+    state, database = prepare(tmp_path / "state"), Secret(f"sqlite:///{path}")
+    opening = open_root(state, TalkativeProvider, Limits(), with_turns=True, database=database)
+    async with fb.Scope() as outer:
+        await (await outer.provide(opening)).shutdown([]).dispose()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE turn_schema SET version = 99")
+
+    opening = open_root(state, TalkativeProvider, Limits(), with_turns=True, database=database)
+    with structlog.testing.capture_logs():
+        async with fb.Scope() as outer:
+            with pytest.raises(HistoryError, match="its tables have version 99"):
+                await outer.provide(opening)
+
+
 async def test_commands_that_a_killed_server_left_running_are_ended_at_the_start(
     tmp_path: Path,
 ) -> None:
@@ -258,6 +278,21 @@ async def test_commands_that_a_killed_server_left_running_are_ended_at_the_start
     finally:
         await child.kill()
         child.close()
+
+
+async def test_records_of_commands_that_cannot_be_read_keep_nobody_from_starting(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "processes").write_text("in the way")
+    with structlog.testing.capture_logs() as logs:
+        async with a_site(tmp_path) as site:
+            handle = await create(site)
+            await end(await site.provider.next_answer())
+            record = await settled(site, handle)
+
+    (told,) = [log for log in logs if "killed server left" in log["event"]]
+    assert str(tmp_path / "processes") in told["error"]
+    assert record.status == "completed"
 
 
 async def test_a_command_is_on_record_while_it_runs(tmp_path: Path) -> None:

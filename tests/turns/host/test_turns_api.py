@@ -12,7 +12,7 @@ import pytest
 import fibers as fb
 from streamengine import Event
 from streamengine.model import StreamAbortEvent, ToolCall
-from turns import TurnRecord
+from turns import TurnHandle, TurnRecord
 from turns.host.config import Limits
 from turns.model.errors import TurnError
 
@@ -154,6 +154,33 @@ async def test_no_turn_begins_once_the_shutdown_has(site: Site) -> None:
         response = await client.post(TURNS, json={"prompt": "Go"})
 
     assert kind_of(response) == (503, "shutting-down")
+
+
+async def test_no_turn_begins_in_an_app_scope_that_has_closed(site: Site) -> None:
+    async with site.client() as client:
+        await site.root.app_scope.close(reason="system")
+        response = await client.post(TURNS, json={"prompt": "Go"})
+
+    assert kind_of(response) == (503, "shutting-down")
+
+
+async def test_a_shutdown_that_comes_between_keeps_the_turn_and_says_so(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = site.turns.manager.create_turn
+
+    @fb.effect
+    async def create_late(**fields: Any) -> TurnHandle:
+        handle = await create(**fields)
+        site.shutdown.begin()
+        return handle
+
+    monkeypatch.setattr(site.turns.manager, "create_turn", create_late)
+    async with site.client() as client:
+        response = await client.post(TURNS, json={"prompt": "Go"})
+
+    assert kind_of(response) == (503, "shutting-down")
+    assert len(list((tmp_path / "workspaces" / "w1" / "task-handles").glob("*.json"))) == 1
 
 
 # ---- to look at them
@@ -415,6 +442,28 @@ async def test_a_subturn_that_has_no_place_is_refused_for_its_reason(
         )
 
     assert kind_of(response) == expected
+
+
+async def test_a_subturn_that_the_shutdown_has_ended_is_not_said_to_run(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_subturn = site.turns.manager.begin_subturn
+
+    @fb.effect
+    async def begin_late(handle_id: str, fields: Any) -> str:
+        child_id = await begin_subturn(handle_id, fields)
+        site.shutdown.begin()
+        return child_id
+
+    monkeypatch.setattr(site.turns.manager, "begin_subturn", begin_late)
+    async with site.client() as client:
+        handle_id = await begin(client)
+        await saying(site)
+        response = await client.post(
+            f"/api/turns/{handle_id}/subturns", json={"prompt": "Look", "agent": "main"}
+        )
+
+    assert kind_of(response) == (503, "shutting-down")
 
 
 # ---- questions

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Generator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import structlog.testing
 from freezegun import freeze_time
 
 import fibers as fb
 from fibers import Effect
+from streamengine import HistoryError
 from streamengine.history import StateDirLocked, hold
 from streamengine.redact import Secret
-from turns import FileTurnStore, TurnRecord
+from turns import FileTurnStore, TurnError, TurnRecord
 from turns.handles.creation import new_record
+from turns.host import turn_sources
 from turns.host.errors import HostError
 from turns.host.histories import open_history, open_turn_store
 from turns.host.turn_sources import Place
@@ -367,6 +372,72 @@ async def test_a_server_takes_back_what_a_turn_has_said(tmp_path: Path, out: Out
 
     assert said == f"{handle_id} is interrupted: interrupted by hard finish\n"
     assert (tmp_path / "workspaces" / "w1" / "chat.jsonl").read_text() == ""
+
+
+@pytest.mark.lifecycle
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (httpx.Response(404, json={"detail": "Not Found"}), "the server that runs has no turns"),
+        (httpx.Response(503, json={"detail": "it ends"}), "it ends"),
+        (
+            httpx.Response(200, json={"turns": [{"status": "paused"}], "warnings": []}),
+            "this version can't read",
+        ),
+        (httpx.ConnectError("refused"), "the connection to the server broke: refused"),
+    ],
+)
+async def test_a_server_that_says_something_else_is_named_as_the_reason(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: httpx.Response | httpx.ConnectError,
+    said: str,
+) -> None:
+    def answered(_request: httpx.Request) -> httpx.Response:
+        if isinstance(answer, httpx.Response):
+            return answer
+        raise answer
+
+    def client_of(url: str, _access: object) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=url, transport=httpx.MockTransport(answered))
+
+    monkeypatch.setattr(turn_sources, "client_of", client_of)
+    async with a_server(tmp_path):
+        with pytest.raises(HostError, match=said):
+            await list_turns(Place(tmp_path), EVERYTHING, as_json=False)
+
+
+async def test_records_that_cannot_be_listed_or_written_are_one_line(tmp_path: Path) -> None:
+    record = made(status="running")
+    await stored(tmp_path, record)
+    handles = tmp_path / "workspaces" / "w1" / "task-handles"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileTurnStore, "write", _refused)
+        with pytest.raises(HostError, match=r"the disk is full\. Make room\."):
+            await interrupt_turn(Place(tmp_path), record.handle_id, hard=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileTurnStore, "load", _refused)
+        with pytest.raises(HostError, match=r"the disk is full\. Make room\."):
+            await list_turns(Place(tmp_path), EVERYTHING, as_json=False)
+
+    assert names_in(handles) == [f"{record.handle_id}.json"]
+    assert await on_disk(tmp_path, record) == record
+
+
+def _refused(*_given: object) -> Effect[Any, TurnError]:
+    return Effect.fail(TurnError("store", "the disk is full", "Make room."))
+
+
+async def test_records_in_a_database_of_a_newer_version_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    place = Place(tmp_path, Secret(f"sqlite:///{path}"))
+    await list_turns(place, EVERYTHING, as_json=False)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE turn_schema SET version = 99")
+
+    with pytest.raises(HistoryError, match="its tables have version 99"):
+        await list_turns(place, EVERYTHING, as_json=False)
 
 
 async def test_a_directory_that_is_used_by_no_server_is_left_alone(tmp_path: Path) -> None:
