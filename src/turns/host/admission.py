@@ -28,6 +28,12 @@ class Admission:
                 "too-many-streams",
                 f"{self._most} workspaces are being answered, as many as may be at a time",
             )
+        return self.count(workspace_id)
+
+    def count(self, workspace_id: str) -> Callable[[], None]:
+        """Count what nobody can refuse any more, such as a turn that was begun before; gives the
+        function that ends it.
+        """
         self._busy[workspace_id] += 1
 
         def leave() -> None:

@@ -76,7 +76,7 @@ class TurnsApi:
         self._root = root
         self._admission = admission
         self._is_shutting_down = is_shutting_down
-        # What ends the count of each turn that was begun here.
+        # What ends the count of each turn, whoever has begun it.
         self._leave: dict[str, Callable[[], None]] = {}
         if root.turns is not None:
             root.turns.manager.observe(self._on_record)
@@ -120,11 +120,8 @@ class TurnsApi:
                     attention=body.attention,
                 ),
             )
-        except BaseException:
-            leave()
-            raise
-        self._leave[handle.handle_id] = leave
-        self._on_record(await self._record(handle.handle_id))  # it may have settled before that
+        finally:
+            leave()  # from its record on it is counted by that
         if self._is_shutting_down():
             # The shutdown came between: the record is kept, and the next process begins the turn.
             raise shutting_down()
@@ -134,6 +131,8 @@ class TurnsApi:
     def _on_record(self, record: TurnRecord) -> None:
         if record.is_terminal:
             self._leave.pop(record.handle_id, _nothing)()
+        elif record.handle_id not in self._leave:
+            self._leave[record.handle_id] = self._admission.count(record.workspace_id)
 
     # ---- to look at them
 

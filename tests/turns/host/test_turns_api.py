@@ -140,6 +140,22 @@ async def test_turns_and_messages_share_the_bound_of_workspaces_answered_at_a_ti
     assert after.status_code == 202
 
 
+async def test_a_turn_that_the_last_process_left_takes_a_place_too(tmp_path: Path) -> None:
+    async with a_site(tmp_path) as site, site.client() as client:
+        await begin(client)
+        await saying(site)
+        waiting = await begin(client, "And then")
+    async with a_site(tmp_path, limits=Limits(streams=1)) as site, site.client() as client:
+        answer = await saying(site)
+        refused = await client.post("/api/workspaces/w2/turns", json={"prompt": "Go"})
+        answer.finish()
+        await settled(site, client, waiting)
+        accepted = await client.post("/api/workspaces/w2/turns", json={"prompt": "Go"})
+
+    assert kind_of(refused) == (503, "too-many-streams")
+    assert accepted.status_code == 202
+
+
 async def test_a_refused_turn_takes_no_place(tmp_path: Path) -> None:
     async with a_site(tmp_path, limits=Limits(streams=1)) as site, site.client() as client:
         refused = await client.post("/api/workspaces/w2/turns", json={"prompt": ""})
