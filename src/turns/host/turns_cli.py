@@ -22,7 +22,6 @@ from .turns_command import Wanted, interrupt_turn, list_turns, show_turn
 app = typer.Typer(
     name="turns",
     help="The turns of a state directory: of the server that works on it, if there is one.",
-    no_args_is_help=True,
 )
 
 Handle = Annotated[str, typer.Argument(metavar="HANDLE", help="What a turn is called: wst_...")]

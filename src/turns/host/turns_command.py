@@ -15,7 +15,7 @@ from .errors import FAILED, HostError
 from .program import complain
 from .terminal import Terminal
 from .turn_sources import Place, TurnSource, with_turns
-from .turns_view import as_table, as_text, write
+from .turns_view import as_table, as_text, terminal_columns, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def list_turns(
         _warn(listed.warnings)
         records = [record for record in listed.records if wanted.has(record)]
         if not as_json:
-            return as_table(records)
+            return as_table(records, columns=terminal_columns())
         turns = ",\n".join(record.to_json(indent_spaces=2) for record in records)
         ignored = sum(record.ignored_ends for record in records)
         warnings = json.dumps(listed.warnings)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,29 +20,28 @@ from ..model.record import TurnRecord, now
 from .text import escaped
 
 PROMPT_CHARACTERS: Final = 60
+LEAST_PROMPT_COLUMNS: Final = 20
+"""What is left of a prompt where the rest of the table is as wide as the terminal."""
 WIDE_COLUMNS: Final = 200
 """How wide a table is that no terminal bounds."""
 
+_HEAD: Final = ("HANDLE", "WORKSPACE", "STATUS", "CAUSE", "AGE", "PROMPT")
+_GAP_COLUMNS: Final = 2
 _STYLES: Final = {"completed": "green", "interrupted": "yellow", "error": "red", "running": "bold"}
 
 
-def as_table(records: Sequence[TurnRecord], *, at: datetime | None = None) -> str:
+def as_table(
+    records: Sequence[TurnRecord], *, at: datetime | None = None, columns: int = WIDE_COLUMNS
+) -> str:
     """The table, and under it how many ends of other streams were left out of account.
 
-    ``at``: what ages are counted to; None: now.
+    ``at``: what ages are counted to; None: now. ``columns``: how wide the terminal is. Only prompts
+    are cut for that: a handle has to be there whole, to be used.
     """
-    at = at or now()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("HANDLE", "WORKSPACE", "STATUS"):
-        table.add_column(name, no_wrap=True, overflow="fold")
-    table.add_column("CAUSE", overflow="fold")
-    table.add_column("AGE", no_wrap=True, justify="right")
-    table.add_column("PROMPT", no_wrap=True, overflow="ellipsis")
-    for record in records:
-        table.add_row(*_cells(record, at))
+    rows = [tuple(_cells(record, at or now())) for record in records]
     ignored = sum(record.ignored_ends for record in records)
     last = f"{_count(len(records), 'turn')}. {_count(ignored, 'end')} ignored as uncorrelated.\n"
-    return (_drawn(table) if records else "") + last
+    return (_drawn(rows, columns) if rows else "") + last
 
 
 def _cells(record: TurnRecord, at: datetime) -> Iterable[Text]:
@@ -68,20 +68,35 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _drawn(table: Table) -> str:
-    is_terminal = sys.stdout.isatty()
+def _drawn(rows: Sequence[Sequence[Text]], columns: int) -> str:
+    widths = [
+        max(cell_len(name), *(row[at].cell_len for row in rows)) for at, name in enumerate(_HEAD)
+    ]
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP_COLUMNS, 0, 0), header_style="bold")
+    for name, width in zip(_HEAD[:-1], widths[:-1], strict=True):
+        table.add_column(name, width=width, justify="right" if name == "AGE" else "left")
+    fixed = sum(widths[:-1]) + _GAP_COLUMNS * len(widths[:-1])
+    left = min(max(columns - fixed, LEAST_PROMPT_COLUMNS), widths[-1])
+    table.add_column(_HEAD[-1], width=left, no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(*row)
     # Into memory first: a reader that has gone is the caller's to deal with.
     console = Console(
         file=io.StringIO(),
-        width=Console(stderr=False).width if is_terminal else WIDE_COLUMNS,
-        force_terminal=is_terminal,
+        width=fixed + left,
+        force_terminal=sys.stdout.isatty(),
         legacy_windows=False,
     )
     with console.capture() as captured:
         console.print(table)
     text = captured.get()
     # Without what fills the lines: a program that reads them has no use for it.
-    return text if is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+def terminal_columns() -> int:
+    """How wide a table may be."""
+    return Console().width if sys.stdout.isatty() else WIDE_COLUMNS
 
 
 def as_text(record: TurnRecord) -> str:

@@ -29,7 +29,12 @@ from turns.host.histories import open_history, open_turn_store
 from turns.host.turn_sources import Place
 from turns.host.turns_command import Wanted, interrupt_turn, list_turns, show_turn
 from turns.host.turns_view import PROMPT_CHARACTERS, as_table
-from turns.model.cause import CorrelatedStreamEnd, ExplicitInterrupt, TerminalStreamError
+from turns.model.cause import (
+    CorrelatedStreamEnd,
+    ExplicitInterrupt,
+    ManualSupersession,
+    TerminalStreamError,
+)
 from turns.model.record import FinalMessage
 
 from .kit import Live, a_server, a_site, heard, kept, until
@@ -136,6 +141,22 @@ def test_a_long_or_hostile_prompt_stays_one_harmless_line() -> None:
     assert len(shown[1]) - shown[1].index("word") == PROMPT_CHARACTERS
     assert shown[2].endswith("\\x1b[2Jgone\\u202e \\x07")
     assert len(shown) == 4
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_narrow_terminal_costs_nothing_but_prompt(columns: int) -> None:
+    cause = ManualSupersession(message_id="u_1")
+    record = made("word " * 100, workspace="a-long-name-of-a-workspace").settled(cause, None)
+
+    head, row, _ = as_table([record], columns=columns).splitlines()
+
+    for name in ("HANDLE", "WORKSPACE", "STATUS", "CAUSE", "AGE", "PROMPT"):
+        assert name in head
+    assert record.handle_id in row
+    assert "a-long-name-of-a-workspace (of w1)" in row
+    assert "interrupted" in row
+    assert "manual-supersession" in row
+    assert re.search(r" word word word wo.*\u2026$", row)
 
 
 def test_a_clock_that_was_set_back_makes_no_age_negative() -> None:
@@ -468,6 +489,7 @@ async def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None
         (["show", "wst_none"], 1, "there is no turn wst_none"),
         (["interrupt", "wst_none"], 1, "there is no turn wst_none"),
         (["stop", "wst_none"], 2, "No such command 'stop'"),
+        ([], 2, "Missing command"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_an_exit_code(
