@@ -156,7 +156,7 @@ class AgentLoop(TurnRunner):
         agent = self._agents.default
         if agent is None:
             raise TurnError("no_agent", "there is no agent to run a turn", "Give the loop one.")
-        claim = self.registry.claim(turn.workspace_id)
+        claim = self.registry.claim(turn.workspace_id, turn.turn_id)
         with fb.uninterruptible() as restore:
             try:
                 with restore():
@@ -234,12 +234,16 @@ class AgentLoop(TurnRunner):
         return turn_id in self._parts.runs
 
     def steer(self, turn_id: str, text: str) -> Effect[None, TurnError]:
-        """Let a turn that runs hear ``text`` at its next step. What comes after its last word waits
-        in the session: see ``continue_session``. Fails with "not_found", "steering_full",
-        "empty_message".
+        """Let a turn that runs hear ``text`` at its next step, one that is about to begin at its
+        first. What comes after its last word waits in the session: see ``continue_session``. Fails
+        with "not_found", "steering_full", "empty_message".
         """
 
         def steer() -> None:
+            session = self.registry.session_of(turn_id)
+            if session is not None and turn_id not in self._parts.runs:
+                self.steering.put(session, text)
+                return
             run = self._run_of(turn_id)
             self.steering.put(run.state.workspace_id, text)
             run.hear()

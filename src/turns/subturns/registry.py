@@ -10,12 +10,13 @@ from .state import TurnState
 
 @final
 class Claim:
-    """A session that is taken. Until ``state`` is set, only its place is: it can be told to stop
-    before it begins, and nothing else.
+    """A session that is taken, for the turn ``turn_id`` where that is known. Until ``state`` is
+    set, only its place is: it can be told to stop before it begins, and to hear something then.
     """
 
-    def __init__(self, session: str) -> None:
+    def __init__(self, session: str, turn_id: str | None = None) -> None:
         self.session = session
+        self.turn_id = turn_id
         self.state: TurnState | None = None
 
     @property
@@ -35,7 +36,7 @@ class TurnRegistry:
 
     # ---- roots
 
-    def claim(self, session: str) -> Claim:
+    def claim(self, session: str, turn_id: str | None = None) -> Claim:
         """Take the place of the session's turn. A plain call: of two, one gets it. Raises TurnError
         ("turn_active").
         """
@@ -45,11 +46,16 @@ class TurnRegistry:
                 f"a turn of {session} runs already",
                 "Steer it, or wait for its end.",
             )
-        claim = self._claims[session] = Claim(session)
+        claim = self._claims[session] = Claim(session, turn_id)
         return claim
 
     def claimed(self, session: str) -> Claim | None:
         return self._claims.get(session)
+
+    def session_of(self, turn_id: str) -> str | None:
+        """The session whose place this turn has, also before it begins."""
+        claims = self._claims.values()
+        return next((claim.session for claim in claims if claim.turn_id == turn_id), None)
 
     def root(self, session: str) -> TurnState | None:
         """The active root turn; None also for one that has only its place."""

@@ -121,6 +121,24 @@ async def test_one_message_at_a_time_is_heard(room: MakeRoom) -> None:
     assert r.prompts == ["Go", "one", "two"]
 
 
+async def test_a_turn_that_is_about_to_begin_hears_what_is_said_to_it(room: MakeRoom) -> None:
+    """Its conversation is on a slow disk: whoever waits for it sees it running already."""
+    r = room(WHOLE)
+    hold = r.desk.history.hold("tail")
+    fiber = await r.start()
+    await hold.begun.wait()
+
+    await r.steer("And in src only")
+    hold.go.set()
+    await r.desk.idle()
+
+    assert fiber.poll() == fb.Success(None)
+    assert r.prompts == ["Go", "And in src only"]
+    with pytest.raises(TurnError) as over:
+        await r.steer("too late")
+    assert over.value.kind == "not_found"
+
+
 async def test_or_all_of_them(room: MakeRoom) -> None:
     r = room(WHOLE, config=LoopConfig(steering_mode="all"))
     for words in ("one", "two"):
