@@ -18,7 +18,7 @@ from .book import Book
 from .places import Places
 
 REMOVAL_SECONDS: Final = 30.0
-"""How long the owner of a settled turn waits to be told of it until its workspace is removed."""
+"""How long the removal of its workspace may keep the owner of a settled turn from being told."""
 
 _REMOVAL: Final = "removal"
 

@@ -25,6 +25,8 @@ class Book:
         self._records: dict[str, TurnRecord] = {}
         # Those that have not settled: questions about what runs look at nothing else.
         self._unsettled: dict[str, None] = {}
+        # Asked at each end of a turn: a look at all there ever were would cost more with each.
+        self._by_workspace: dict[str, dict[str, None]] = {}
         self._observers = Subscribers[TurnRecord]("turns")
         self.locks = WorkspaceLocks()
         self.warnings: tuple[str, ...] = ()
@@ -55,7 +57,7 @@ class Book:
 
     def in_workspace(self, workspace_id: str) -> list[TurnRecord]:
         """Those that run or ran in this workspace, the oldest first."""
-        return [r for r in self._records.values() if r.workspace_id == workspace_id]
+        return [self._records[handle_id] for handle_id in self._by_workspace.get(workspace_id, ())]
 
     def has_queued(self, workspace_id: str) -> bool:
         """Whether a turn is to begin in this workspace."""
@@ -96,6 +98,9 @@ class Book:
         put_meanwhile = self._records
         self._records = {record.handle_id: record for record in loaded.records} | put_meanwhile
         self._unsettled = {r.handle_id: None for r in self._records.values() if not r.is_terminal}
+        self._by_workspace = {}
+        for record in self._records.values():
+            self._by_workspace.setdefault(record.workspace_id, {})[record.handle_id] = None
 
     def put(self, record: TurnRecord) -> Effect[None, TurnError]:
         """Store ``record``; only then it is seen (T9). Fails with "store": nothing changed."""
@@ -107,6 +112,7 @@ class Book:
         with fb.uninterruptible():
             await self._store.write(record)
             self._records[record.handle_id] = record
+            self._by_workspace.setdefault(record.workspace_id, {})[record.handle_id] = None
             if record.is_terminal:
                 self._unsettled.pop(record.handle_id, None)
             else:
