@@ -6,7 +6,7 @@ import _thread
 import asyncio
 import gc
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,9 +21,6 @@ from tests.probes.kit_f import (
     turns,
     unhandled_failures,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 pytestmark = pytest.mark.lifecycle
 
@@ -110,38 +107,49 @@ class Rings:
         self._log.append("told")
 
 
-@pytest.fixture
-def interrupted_by_signals() -> Generator[None]:
-    """A signal raises a KeyboardInterrupt between any two lines, and not at the run's leisure."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.spec("PD7")
-@pytest.mark.usefixtures("interrupted_by_signals")
-def test_a_signal_that_arrives_as_a_fiber_ends_stops_the_run(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """And is told: it came where nobody could be failed by it."""
+def rung_at_its_end(work: Effect[None, Any]) -> int:
+    """Run ``work`` in a fiber that a signal comes for as it ends; its id, when that has stopped the
+    run.
+    """
     log: list[str] = []
     ids: list[int] = []
 
     async def main() -> None:
+        # Not asyncio's own, which waits for a turn of the loop.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        failing = Effect.yield_now().flat_map(lambda _: Effect.die(Boom()))
-        fiber = await failing.fork_detach()
+        fiber = await work.fork_detach()
         fiber.add_observer(Rings(log))
         ids.append(fiber.id)
         await turns()
         log.append("went on")
 
-    with pytest.raises(KeyboardInterrupt):
-        fb.run(Effect.promise(main))
-
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fb.run(Effect.promise(main))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert log == ["told"]
+    return ids[0]
+
+
+@pytest.mark.spec("PD7")
+def test_a_signal_that_arrives_as_a_fiber_ends_stops_the_run() -> None:
+    """A KeyboardInterrupt is raised between any two lines, also behind the last of a fiber."""
+    rung_at_its_end(Effect.yield_now())
+
+
+@pytest.mark.spec("PD7")
+def test_a_signal_that_arrives_as_a_fiber_fails_stops_the_run_and_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The fiber has its outcome: it can't be failed by the signal any more."""
+    failing = Effect.yield_now().flat_map(lambda _: Effect.die(Boom()))
+
+    fiber_id = rung_at_its_end(failing)
+
     assert [record.getMessage() for record in caplog.records] == [
-        f"the end of fiber #{ids[0]} was not taken well"
+        f"the end of fiber #{fiber_id} was not taken well"
     ]
 
 
