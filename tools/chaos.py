@@ -85,20 +85,28 @@ def replay_stream(seed: int) -> bool:
     return True
 
 
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
 def main() -> int:
     """Exit status 0 where no promise was broken."""
     parser = argparse.ArgumentParser(prog="tools.chaos", description=__doc__)
     parser.add_argument("--part", choices=("streams", "turns"), help="only this one (both)")
-    parser.add_argument("--seeds", type=int, default=10_000, help="how many, of streams (10 000)")
+    parser.add_argument(
+        "--seeds", type=_number, default=10_000, help="how many, of streams (10 000)"
+    )
     parser.add_argument(
         "--examples",
-        type=int,
-        default=int(os.environ.get(turn_model.EXAMPLES_VARIABLE, "10000")),
+        type=_number,
+        default=os.environ.get(turn_model.EXAMPLES_VARIABLE, "10000"),
         help=f"how many, of turns ({turn_model.EXAMPLES_VARIABLE}, or 10 000)",
     )
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, help="only this one, here; of streams unless --part")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="one a core")
+    parser.add_argument("--workers", type=_number, default=os.cpu_count() or 1, help="one a core")
     options = parser.parse_args()
     if options.seed is not None:
         if options.part == "turns":
