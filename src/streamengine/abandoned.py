@@ -41,6 +41,8 @@ class Abandoned:
 
     def __init__(self) -> None:
         self._fibers: dict[fb.Fiber[Any, Any], str] = {}
+        # Of these, what still writes: by its workspace.
+        self._writing: dict[fb.Fiber[Any, Any], str] = {}
         self._changed = asyncio.Event()
 
     @property
@@ -48,15 +50,18 @@ class Abandoned:
         """The fiber and a name, until it ends."""
         return self._fibers
 
-    def add(self, fiber: fb.Fiber[Any, Any], name: str) -> None:
-        """Keep ``fiber`` here until it ends."""
+    def add(self, fiber: fb.Fiber[Any, Any], name: str, *, writes_in: str | None = None) -> None:
+        """Keep ``fiber`` here until it ends. ``writes_in``: the workspace in which it still may."""
         fiber.set_name(name)
         fiber.ignore_failure()
         self._fibers[fiber] = name
+        if writes_in is not None:
+            self._writing[fiber] = writes_in
         fiber.add_observer(lambda _exit: self._ended(fiber))
 
     def _ended(self, fiber: fb.Fiber[Any, Any]) -> None:
         self._fibers.pop(fiber, None)
+        self._writing.pop(fiber, None)
         self._changed.set()
 
     @fb.effect
@@ -65,6 +70,12 @@ class Abandoned:
         while self._fibers:
             self._changed.clear()
             await self._changed.wait()
+
+    @fb.effect
+    async def wait_for_writes(self, workspace_id: str) -> None:
+        """Wait until nothing that was abandoned writes in this workspace any more."""
+        while fibers := [f for f, place in self._writing.items() if place == workspace_id]:
+            await fb.Fiber.await_all(fibers)
 
 
 @final
@@ -97,7 +108,7 @@ class Grace:
         exit_ = await ended_within(fiber, stream.clock, left)
         if exit_ is None:
             name = f"abandoned {step} of {stream.workspace_id}/{stream.message_id}"
-            self._abandoned.add(fiber, name)
+            self._abandoned.add(fiber, name, writes_in=stream.workspace_id)
             _log.warning(
                 "a step of a stop hangs: the stop goes on without it",
                 step=step,

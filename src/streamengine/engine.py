@@ -261,6 +261,12 @@ class StreamEngine(Occupant):
         wish = StopWish(reason, abandon_partial)
         return self._in_clock(self._stop_stream(workspace_id, wish, message_id, soft))
 
+    def writes_done(self, workspace_id: str) -> Effect[None]:
+        """Wait until no stop of this workspace has anything left to write: one that its store held
+        up goes on without it. Before rows are taken out, which it would bring back.
+        """
+        return self._abandoned.wait_for_writes(workspace_id)
+
     @fb.effect
     async def _stop_stream(
         self, workspace_id: str, wish: StopWish, message_id: str | None, soft: bool

@@ -30,6 +30,8 @@ async def restore_point(parts: LoopParts, session: str) -> RestorePoint:
     """
     try:
         await parts.engine.stop_stream(session, reason="system")
+        # What a stop before has left to its store stands before this turn: no abort takes it.
+        await parts.engine.writes_done(session)
         left = await parts.history.commit_partial(session).exit()
         if isinstance(left, fb.Failure):
             # One that can't be committed stays on disk; the start of the stream says why.
@@ -164,6 +166,8 @@ class RootTurn:
         parts, state, point = self._parts, self.state, self.state.restore_point
         assert point is not None, "a root has one from its start on"
         await end_of_aborted(state, parts).provide_service(fb.ClockTag, self.turn.clock)
+        # However long it takes: what comes after the cut would stand there again (U16).
+        await parts.engine.writes_done(state.workspace_id)
         parts.context_of(state.workspace_id).omitted = point.omitted
         cut = await parts.history.truncate(state.workspace_id, point.last_sequence).exit()
         if isinstance(cut, fb.Failure):

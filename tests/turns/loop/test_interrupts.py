@@ -339,6 +339,60 @@ async def test_a_stop_of_an_idle_session_leaves_nothing_behind(room: MakeRoom) -
     assert await r.whole() == "Hello there"
 
 
+@pytest.mark.spec("U15", "U16")
+@pytest.mark.parametrize("how", ["succeeds", "fails"])
+async def test_what_a_slow_disk_writes_late_does_not_come_back_after_a_hard_abort(
+    room: MakeRoom, how: str
+) -> None:
+    """The stop goes on without its store; the cut waits for it."""
+    line = Line()
+    r = room(line, WHOLE)
+    await r.start()
+    line.give(text("half"))
+    await r.desk.idle()
+    hold = r.desk.history.hold("commit_partial")
+
+    aborting = r.rt.run_fork(r.loop.hard_abort(WORKSPACE))
+    await r.desk.pass_time(60)
+    assert aborting.poll() is None
+    if how == "fails":
+        r.desk.history.fail("update_note")  # so each step is tried alone, the partial too
+    hold.go.set()
+    await r.desk.idle()
+
+    assert aborting.poll() == fb.Success(True)
+    assert (r.desk.disk.rows(), r.desk.disk.partial()) == ([], None)
+    assert r.ends == ["aborted"]
+    r.desk.history.mend()
+    assert await r.whole("Anew", r.open()) == "Hello there"
+    assert r.prompts == ["Anew"]
+
+
+@pytest.mark.spec("U15")
+async def test_an_answer_that_was_stopped_before_a_turn_outlives_its_hard_abort(
+    room: MakeRoom,
+) -> None:
+    """Also where the disk is so slow that it is written when the turn is asked for already."""
+    before, line = Line(), Line()
+    r = room(before, line)
+    await r.desk.start("By hand")
+    hold = r.desk.history.hold("write_partial")
+    before.give(text("half"))
+    await r.desk.idle()
+    stopping = r.rt.run_fork(r.desk.stopping("user"))
+    await r.desk.pass_time(60)
+    assert stopping.poll() is not None
+
+    await r.start("Go")
+    hold.go.set()
+    await r.desk.pass_time(1)
+    assert r.prompts == ["By hand", "Go"]
+    assert await r.do(r.loop.hard_abort(WORKSPACE))
+
+    assert r.prompts == ["By hand"]
+    assert r.desk.disk.answers() == ["half"]
+
+
 # ---- questions
 
 
