@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast, final
+from typing import Any, Final, TypeVar, cast, final
 
 import structlog
 
@@ -15,23 +15,17 @@ from streamengine import Event, SendError, StreamEngine
 from streamengine.locks import WorkspaceLocks
 
 from .handles.aftermath import Aftermath
+from .handles.asking import Asking
 from .handles.book import Book
 from .handles.continuation import Continuations
-from .handles.creation import Attention, continuation_of, follow_up_of, new_record
+from .handles.creation import Attention, continuation_of, new_record
+from .handles.following import Following
 from .handles.happenings import Happening, LookAgain
 from .handles.inbox import Inboxes
 from .handles.judging import Judging
 from .handles.listening import Listening
 from .handles.liveness import Liveness
-from .handles.offers import (
-    AnswersPermissions,
-    BeginsSubturns,
-    Finishes,
-    KeepsUnheard,
-    SpawnsSubturns,
-    Steers,
-    offered,
-)
+from .handles.offers import AnswersPermissions, BeginsSubturns, SpawnsSubturns, Steers
 from .handles.options import TurnOptions
 from .handles.plain import PlainRunner
 from .handles.reconcile import Reconciliation
@@ -45,12 +39,10 @@ from .model.cause import ExplicitInterrupt
 from .model.errors import TurnError
 from .model.record import TurnRecord
 
+T = TypeVar("T")
+
 RECONCILED_AT_ONCE: Final = 32
 """How many turns are looked at together after a restart: most of it is waiting for the disk."""
-
-_FOLLOWING: Final = "what follows"
-_STOPS: Final = frozenset({"explicit-interrupt", "user-stream-abort"})
-"""Causes of a person's stop: what was said before it is held back."""
 
 _log = structlog.get_logger("turns.manager")
 
@@ -112,8 +104,9 @@ class TurnManager(Occupant):
             verdicts=verdicts,
             tell=self._tell,
             fork=self._fork,
-            over=self._go_on_with_unheard,
+            over=self._over,
         )
+        self._asking = Asking(self._book, self._runner, self._running, self.settlement)
         self._reconciliation = Reconciliation(liveness, verdicts, bury=self._running.bury)
         judging = Judging(
             book=self._book,
@@ -130,6 +123,14 @@ class TurnManager(Occupant):
             notify=self._notify,
             closed=self._running.closed,
             places=self._running.places,
+        )
+        self._following = Following(
+            self._runner,
+            self._book,
+            self._running.places,
+            begin=self._begin,
+            fork=self._fork,
+            kept_for_nothing=self._afterwards_if_due,
         )
         self._continuing = WorkspaceLocks()
         self._loading: fb.Deferred[None, TurnError] | None = None
@@ -246,16 +247,18 @@ class TurnManager(Occupant):
         Fails with what the runner says, "not_running", and "without_agent" where the turn was
         taken up after a restart; so do the next three.
         """
-        return self._in_clock(
-            self._ask(handle_id, Steers, "takes no input", lambda r, t: r.steer(t, text))
+        return self._once_ready(
+            lambda: self._asking.ask(
+                handle_id, Steers, "takes no input", lambda r, t: r.steer(t, text)
+            )
         )
 
     def answer_permission(
         self, handle_id: str, request_id: str, answer: object
     ) -> Effect[bool, TurnError]:
         """Answer a question of a running turn; False where it is not the one that waits now."""
-        return self._in_clock(
-            self._ask(
+        return self._once_ready(
+            lambda: self._asking.ask(
                 handle_id,
                 AnswersPermissions,
                 "asks nobody",
@@ -265,8 +268,8 @@ class TurnManager(Occupant):
 
     def spawn_subturn(self, handle_id: str, config: Mapping[str, Any]) -> Effect[object, TurnError]:
         """Run a subturn of a running turn; gives its result."""
-        return self._in_clock(
-            self._ask(
+        return self._once_ready(
+            lambda: self._asking.ask(
                 handle_id,
                 SpawnsSubturns,
                 "has no subturns",
@@ -276,8 +279,8 @@ class TurnManager(Occupant):
 
     def begin_subturn(self, handle_id: str, config: Mapping[str, Any]) -> Effect[str, TurnError]:
         """Start a subturn of a running turn; gives its id once it runs."""
-        return self._in_clock(
-            self._ask(
+        return self._once_ready(
+            lambda: self._asking.ask(
                 handle_id,
                 BeginsSubturns,
                 "has no subturns",
@@ -291,7 +294,7 @@ class TurnManager(Occupant):
         ``hard`` of one that has settled ends the subturns that it left running; ``handle_id`` may
         be the id of a subturn, too.
         """
-        return self._in_clock(self._finish(handle_id, hard=hard))
+        return self._once_ready(lambda: self._asking.finish(handle_id, hard=hard))
 
     # ---- at the start
 
@@ -329,8 +332,7 @@ class TurnManager(Occupant):
 
     async def _put_in_order(self, records: Sequence[TurnRecord]) -> None:
         for record in records:
-            if self._aftermath.is_due(record):
-                self._afterwards(record)
+            self._afterwards_if_due(record)
         started = [record for record in records if record.is_started]
         await fb.for_each(started, self._reconcile, concurrency=RECONCILED_AT_ONCE, discard=True)
         # Last: what is queued begins where nothing else goes on.
@@ -359,51 +361,6 @@ class TurnManager(Occupant):
         except TurnError as error:
             raise SendError(error.kind, str(error)) from error
         return TurnHandle(made.handle_id, made.turn_id)
-
-    def _go_on_with_unheard(self, record: TurnRecord) -> None:
-        """A turn is over, and its workspace still its. What was said to it after its last word is
-        a person's message: it must not wait for somebody to write another one.
-        """
-        workspace_id, runner = record.workspace_id, self._runner
-        if (
-            not isinstance(runner, KeepsUnheard)
-            or not record.is_terminal
-            or record.cause in _STOPS
-            or self._scope.state == "closed"
-            or self._book.has_queued(workspace_id)  # who waits there hears it
-        ):
-            return
-        said = runner.take_unheard(workspace_id)
-        if said is None:
-            return
-        # Its place, before the workspace of a settled turn may be removed.
-        self._running.places.take(workspace_id, _FOLLOWING)
-        following = self._fork(
-            f"what follows {record.handle_id}", self._follow_up(record, said, runner)
-        )
-
-        def left(_exit: object) -> None:
-            self._running.places.leave(workspace_id, _FOLLOWING)
-            # Should nothing follow after all, the workspace was kept for nothing.
-            settled = self._book.get(record.handle_id)
-            if self._aftermath.is_due(settled):
-                self._afterwards(settled)
-
-        following.add_observer(left)
-
-    @fb.effect
-    async def _follow_up(self, record: TurnRecord, said: str, runner: KeepsUnheard) -> None:
-        try:
-            await self._begin(lambda: follow_up_of(record, said))
-        except SendError as error:
-            runner.put_back_unheard(record.workspace_id, said)
-            _log.warning(
-                "a message came after the last word of its turn, and no turn can be begun with it: "
-                "the next one in its workspace hears it",
-                handleId=record.handle_id,
-                workspaceId=record.workspace_id,
-                error=str(error),
-            )
 
     @fb.effect(raises=SendError)
     async def _continue(self, handle_id: str, prompt: str) -> TurnHandle:
@@ -455,69 +412,6 @@ class TurnManager(Occupant):
         await self._ready()
         return [r for r in self._book.all() if owner in (None, r.owner_workspace_id)]
 
-    @fb.effect(raises=TurnError)
-    async def _finish(self, handle_id: str, *, hard: bool) -> None:
-        await self._ready()
-        known = self._book.find(handle_id)
-        if known is None or (hard and known.is_terminal):
-            await self._finish_below(handle_id, known, hard=hard)
-            return
-        record, runner = self._asked(handle_id, Finishes, "ends by itself only")
-        finishing = runner.finish(record.turn_id, hard=hard)
-        if not hard:
-            await finishing
-            return
-        # Begun first: a runner that refuses leaves the record as it is. One that is done at once
-        # does, too: the last word was said before. Settled while it goes on: no stream need be
-        # live whose abort would say so.
-        ending = await finishing.fork_child(start_immediately=True)
-        if ending.poll() is None:
-            await self.settlement.settle(handle_id, ExplicitInterrupt(by="hard finish"))
-        await ending
-
-    async def _finish_below(self, handle_id: str, record: TurnRecord | None, *, hard: bool) -> None:
-        """End a subturn by its own id, or what a turn that has settled left running."""
-        runner = self._runner
-        if isinstance(runner, Finishes):
-            turn_id = handle_id if record is None else record.turn_id
-            try:
-                await runner.finish(turn_id, hard=hard)
-            except TurnError as error:
-                if error.kind != "not_found":
-                    raise
-            else:
-                return
-        raise _not_running(self._book.get(handle_id))
-
-    @fb.effect(raises=TurnError)
-    async def _ask(
-        self,
-        handle_id: str,
-        protocol: Any,
-        what: str,
-        call: Callable[[Any, str], Effect[Any, TurnError]],
-    ) -> Any:
-        await self._ready()
-        record, runner = self._asked(handle_id, protocol, what)
-        return await call(runner, record.turn_id)
-
-    def _asked(self, handle_id: str, protocol: Any, what: str) -> tuple[TurnRecord, Any]:
-        """A turn that runs, and its runner as one that offers this."""
-        record = self._book.get(handle_id)
-        runner = offered(self._runner, protocol, what)
-        if not record.is_started:
-            raise _not_running(record)
-        live = self._running.live(handle_id)
-        if live is not None and not live.has_runner:
-            why = "only its answer was taken up after a restart"
-            raise TurnError(
-                "without_agent",
-                f"the turn {handle_id} goes on without its agent: "
-                f"{why if live.is_resumed else 'that has ended, or was stopped'}",
-                "Wait for its end, or interrupt it; then start another one.",
-            )
-        return record, runner
-
     # ---- what happens
 
     def _watch(self, scope: Scope) -> None:
@@ -548,6 +442,14 @@ class TurnManager(Occupant):
         if owner is not None:
             self._tell(owner.handle_id, LookAgain())
 
+    def _over(self, record: TurnRecord) -> None:
+        if self._scope.state != "closed":  # else what was said is named with the rest
+            self._following.go_on(record)
+
+    def _afterwards_if_due(self, record: TurnRecord) -> None:
+        if self._aftermath.is_due(record):
+            self._afterwards(record)
+
     def _afterwards(self, record: TurnRecord) -> None:
         self._fork(f"after {record.handle_id}", self._aftermath.follow(record.handle_id))
 
@@ -567,18 +469,11 @@ class TurnManager(Occupant):
         fiber.set_name(name)
         return fiber
 
+    def _once_ready(self, work: Callable[[], Effect[T, TurnError]]) -> Effect[T, TurnError]:
+        return self._in_clock(self._ready().flat_map(lambda _: work()))
+
     def _in_clock(self, eff: Effect[Any, Any]) -> Effect[Any, Any]:
         return eff if self._clock is None else eff.provide_service(fb.ClockTag, self._clock)
-
-
-def _not_running(record: TurnRecord) -> TurnError:
-    return TurnError(
-        "not_running",
-        f"the turn {record.handle_id} is {record.status}",
-        "Start another one."
-        if record.is_terminal
-        else "It waits for its workspace: ask again once it runs, or interrupt it.",
-    )
 
 
 def _shutting_down(handle_id: str) -> TurnError:

@@ -43,7 +43,7 @@ class Book:
             raise TurnError(
                 "not_found",
                 f"the turn {handle_id} is not found or out of scope",
-                "The manager's `list` gives all that there are.",
+                "See `fiberscope turns list`, or the manager's `list`.",
             )
         return record
 
