@@ -556,6 +556,20 @@ async def test_an_observer_added_after_the_end_is_called_at_once() -> None:
     assert seen == [Success(7)]
 
 
+@pytest.mark.spec("FL15")
+async def test_an_observer_runs_in_no_fiber() -> None:
+    """The one that it hears of has ended by then."""
+    seen: list[object] = []
+    gate = new_gate()
+    fiber = fb.run_fork(at_gate(gate))
+    fiber.add_observer(lambda _: seen.append(fb.current_fiber()))
+
+    gate.set_result(7)
+    await fiber.exit()
+
+    assert seen == [None]
+
+
 # ---- interrupt
 
 

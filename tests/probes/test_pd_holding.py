@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import weakref
-from typing import Never
+from typing import TYPE_CHECKING, Never
 
 import pytest
 
@@ -20,6 +20,9 @@ from tests.probes.kit_f import (
     turns,
     wait_for,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # ---- PD13: what is held, and what is left
 
@@ -206,3 +209,23 @@ async def test_a_finished_fiber_does_not_hold_a_task_group_that_its_body_never_l
 
     assert groups[0]() is None
     assert fiber.done()
+
+
+@pytest.mark.spec("PD13", "PR6")
+@pytest.mark.parametrize("how", ["resumed", "interrupted"])
+async def test_who_keeps_the_resume_of_a_callback_does_not_keep_a_finished_fiber(how: str) -> None:
+    """A list of listeners that nobody clears."""
+    listeners: list[Callable[[Effect[int, Never]], None]] = []
+
+    with collector_off():
+        fiber = fb.run_fork(Effect.callback(listeners.append))
+        if how == "resumed":
+            listeners[0](Effect.succeed(1))
+        else:
+            fiber.interrupt_unsafe()
+        await fiber.exit()
+        await turns()
+        gone = weakref.ref(fiber)
+        del fiber
+
+        assert gone() is None

@@ -65,6 +65,7 @@ async def with_a_restored_region() -> None:
 
 FAILING: dict[str, Callable[[], Effect[Any, Any]]] = {
     "a callback": lambda: Effect.sync(raising),
+    "what registers a callback": lambda: Effect.callback(lambda _resume: raising()),
     "a callback, then a finalizer": lambda: Effect.sync(raising).ensuring(Effect.yield_now()),
     "a body after a sleep": lambda: Effect.promise(after_a_sleep),
     "a group of asyncio's": lambda: Effect.promise(group),

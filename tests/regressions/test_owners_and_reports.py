@@ -60,6 +60,21 @@ async def test_a_failure_in_the_cleanup_that_a_close_waits_for_is_reported() -> 
     assert told == [fiber.id]
 
 
+async def test_a_failure_after_the_owner_has_ended_is_reported_at_once() -> None:
+    """PD8, SO6: the scope is closed by the very fiber that fails, and nobody looks any more."""
+
+    async def body() -> None:
+        await scope.close()
+        raise Boom
+
+    with unhandled_failures() as seen:
+        scope = fb.Scope()
+        fiber = scope.fork(Effect.promise(body), start_immediately=True)
+        told = [id_ for id_, _ in seen]
+
+    assert told == [fiber.id]
+
+
 async def test_a_failed_finalizer_of_a_parallel_scope_is_the_closes_failure_alone() -> None:
     """PD8, SC4: nobody left it unhandled."""
     with unhandled_failures() as seen:

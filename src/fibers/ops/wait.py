@@ -45,25 +45,24 @@ class NeverOp(Node):
 class _Pending(Wait, Frame):
     """One evaluation of Effect.callback: the first resume wins; later ones are ignored (PR6)."""
 
-    __slots__ = ("cleanup", "fiber", "given", "over")
+    __slots__ = ("cleanup", "fiber", "given")
 
     def __init__(self, fiber: FiberCore) -> None:
-        self.fiber = fiber
+        # None when it is over: who keeps ``resume`` keeps the fiber no longer (PD13).
+        self.fiber: FiberCore | None = fiber
         self.cleanup: Any = None
         self.given: Any = None
-        self.over = False
 
     def resume(self, outcome: Any) -> None:
-        if self.over:
+        fiber, self.fiber = self.fiber, None
+        if fiber is None:
             return
-        self.over = True
         self.given = outcome
-        fiber = self.fiber
         if fiber._wait is self:
             fiber._wake_next(_Outcome(outcome))
 
     def _abandon(self, fiber: FiberCore) -> None:
-        self.over = True
+        self.fiber = None
 
     def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
         # Only for an interrupt, also one that it was resumed with (PR7).
@@ -97,8 +96,12 @@ class CallbackOp(Node):
 
     def _ev(self, fiber: FiberCore) -> Any:
         pending = _Pending(fiber)
-        cleanup = self.register(pending.resume)
-        if pending.over:
+        try:
+            cleanup = self.register(pending.resume)
+        except BaseException:
+            pending._abandon(fiber)
+            raise
+        if pending.fiber is None:
             # Resumed while registering: nothing to clean up.
             return outcome_of(fiber, pending.given)
         pending.cleanup = cleanup
