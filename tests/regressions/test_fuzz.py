@@ -6,6 +6,7 @@ A failing assertion names the seed: `asyncio.run(run_one(seed))` runs it alone. 
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -316,4 +317,5 @@ def test_whatever_is_interrupted_everything_ends_and_is_released(block: int) -> 
         for seed in range(block * SEEDS_IN_A_BLOCK, (block + 1) * SEEDS_IN_A_BLOCK):
             asyncio.run(run_one(seed))
     finally:
+        gc.collect()  # what was not looked at is told here, not in a later test
         fb.set_unhandled_failure_hook(None)
