@@ -116,6 +116,24 @@ async def test_a_failed_fiber_goes_though_its_error_is_kept() -> None:
         assert gone() is None
 
 
+@pytest.mark.spec("PD13", "AT17")
+async def test_a_fiber_that_failed_in_a_callback_goes_with_its_last_reference() -> None:
+    """Its own outcome doesn't lead back to it, by the frames that called the callback."""
+    with collector_off():
+        fiber = fb.run_fork(Effect.yield_now().map(_raise)).ignore_failure()
+        await turns()
+        gone = weakref.ref(fiber)
+        ended = fiber.done()
+        del fiber
+
+        assert ended
+        assert gone() is None
+
+
+def _raise(_: object) -> Never:
+    raise Boom
+
+
 @pytest.mark.spec("PD13")
 async def test_an_interrupted_fiber_goes_with_its_last_reference() -> None:
     """What was thrown into its body holds nothing back."""

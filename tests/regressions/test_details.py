@@ -555,7 +555,6 @@ async def test_a_fiber_that_never_started_does_not_keep_its_effect() -> None:
     fiber.interrupt_unsafe(by=7)
     del large
     await turns()
-    gc.collect()
 
     assert fiber.poll() == interrupted(7)
     assert gone() is None
