@@ -293,4 +293,4 @@ async def test_a_task_that_starts_eagerly_and_yields_there_still_ends() -> None:
 
     assert lost == []
     assert refused
-    assert set(told) <= {"Task was destroyed but it is pending!"}  # of a refused start
+    assert all(message.startswith("Task ") for message in told)  # of starts that were refused
