@@ -187,6 +187,8 @@ class _Tree:
         self._nodes: dict[str, TurnNode] = {}
         self._roots: list[str] = []
         self._children: dict[str, list[str]] = {}
+        self._looked_at_next: set[str] = set()
+        """Roots that may have to go: new ones, and those of which something has ended."""
 
     # ---- asking
 
@@ -219,12 +221,15 @@ class _Tree:
     def put(self, node: TurnNode) -> None:
         """A turn that is there, as it is now."""
         self._nodes[node.id] = node
+        if node.has_ended:
+            self._looked_at_next.add(self.root_of(node.id))
 
     def add(self, node: TurnNode) -> None:
         """One more turn."""
         self._nodes[node.id] = node
         if node.parent_id is None:
             bisect.insort(self._roots, node.id, key=self._created_at_ms)
+            self._looked_at_next.add(node.id)
         else:
             self._children.setdefault(node.parent_id, []).append(node.id)
 
@@ -232,7 +237,11 @@ class _Tree:
         """Forget what has ended of the roots beyond the newest, each with what is below it. Gives
         all ids.
         """
-        return self._forget_ended(self._roots[:-most])
+        newest = self._roots[-most:]
+        # Not all the others: each turn that joins a long queue would cost more than the last one.
+        looked_at = self._looked_at_next.union(self._roots[-most - 1 : -most]).difference(newest)
+        self._looked_at_next.clear()
+        return self._forget_ended(sorted(looked_at, key=self._created_at_ms))
 
     def trim_below(self, root: str, most: int) -> list[str]:
         """The same for what is below a root."""

@@ -503,3 +503,45 @@ def test_who_was_there_from_the_start_sees_what_a_newcomer_is_told(seed: int) ->
         for node in told:
             assert node.parent_id in above
             above.add(node.id)
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_a_long_queue_is_not_gone_through_for_each_turn_that_joins_it(
+    monkeypatch: pytest.MonkeyPatch, newest_first: bool
+) -> None:
+    looks = 0
+
+    def has_ended(node: TurnNode) -> bool:
+        nonlocal looks
+        looks += 1
+        return node.state in ("completed", "interrupted", "error")
+
+    monkeypatch.setattr(TurnNode, "has_ended", property(has_ended))
+    board = Board(roots=5)
+    numbers = range(200, 0, -1) if newest_first else range(1, 201)
+    for number in numbers:
+        board.fold_record(a_record(number))
+    board.fold_record(ended(7, COMPLETE))
+    change = board.fold_record(a_record(201))
+
+    assert change is not None
+    assert change.gone == ("t7",)
+    assert len(shown(board)) == 200
+    assert looks < 5 * 200
+
+
+def test_what_is_below_an_old_turn_keeps_it_until_that_has_ended_too() -> None:
+    board = Board(roots=1)
+    board.fold_record(a_record(1, "running"))
+    board.fold_event(spawned("c1"))
+    for number in (2, 3):
+        board.fold_record(a_record(number))
+    board.fold_record(ended(1, COMPLETE))
+    board.fold_record(ended(2, COMPLETE))
+    kept = board.fold_record(a_record(4))
+    board.fold_event(child_ended("c1"))
+    after = board.fold_record(a_record(5))
+
+    assert kept is not None
+    assert after is not None
+    assert (kept.gone, after.gone) == (("t2",), ("t1", "c1"))
