@@ -30,7 +30,7 @@ from .errors import FAILED, HostError
 from .remote import ask_server
 from .root import Root, open_root
 from .state import prepare
-from .terminal import Terminal
+from .terminal import Terminal, give_up_output
 
 _log = structlog.get_logger("turns.host.chat")
 
@@ -89,7 +89,7 @@ class Answering:
         self._terminal = terminal
         self._events: asyncio.Queue[Event] = asyncio.Queue()
 
-    @fb.effect(raises=SendError)
+    @fb.effect(raises=(HostError, SendError))
     async def run(self, text: str) -> int:
         self._root.engine.events.subscribe(self._events.put_nowait)
         handle = await self._root.engine.start_stream(self._workspace_id, StreamRequest(text=text))
@@ -98,7 +98,7 @@ class Answering:
             await handle.completion
             return code
         except BrokenPipeError:
-            self._terminal.give_up()
+            give_up_output()
             await self._stop_as_user()
             return FAILED
 

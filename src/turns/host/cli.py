@@ -10,6 +10,7 @@ import sys
 from importlib.metadata import version
 from typing import Annotated, NoReturn
 
+import structlog
 import typer
 from pydantic import ValidationError
 
@@ -37,7 +38,10 @@ from .options import History, State
 from .program import complain, run
 from .ps import INTERVAL_SECONDS, PsConfig, ps
 from .serve import Ready, serve
+from .terminal import write_out
 from .turns_cli import app as turns_app
+
+_log = structlog.get_logger("turns.host.cli")
 
 app = typer.Typer(
     add_completion=False,
@@ -123,8 +127,11 @@ async def _served(config: ServeConfig) -> int:
 
 def _say_ready(ready: Ready) -> None:
     # Not the log: the URL holds the token.
-    sys.stdout.write(f"Open {ready.url}\n")
-    sys.stdout.flush()
+    try:
+        write_out(f"Open {ready.url}\n")
+    except (HostError, BrokenPipeError) as error:
+        # It serves all the same; address and token are in the state directory.
+        _log.warning("the address can't be shown", error=str(error))
 
 
 @app.command("chat")
@@ -187,6 +194,8 @@ def _database(url: str | None) -> Secret | None:
 def _message(text: str, limits: Limits) -> str:
     most = limits.body_bytes
     if text == "-":
+        if sys.stdin is None:
+            raise UsageError("standard input is closed: there is no message to read")
         data = sys.stdin.buffer.read(most + 1)
         if len(data) > most:
             raise UsageError(f"the message is longer than {most} bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any, NoReturn
 
@@ -44,5 +45,9 @@ def run(root: fb.Effect[int, Any]) -> NoReturn:
 
 def complain(text: str) -> None:
     """One line for a person, on standard error; no secret that the log would not show either."""
-    sys.stderr.write(f"fiberscope: {escaped(without_secrets(text))}\n")
-    sys.stderr.flush()
+    if sys.stderr is None:
+        return
+    # Where it can't be said either, the exit code has to do.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"fiberscope: {escaped(without_secrets(text))}\n")
+        sys.stderr.flush()

@@ -7,7 +7,6 @@ token from there.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from . import discovery, token
 from .api import FIBERS_PATH
 from .errors import FAILED, HostError
 from .remote import check, client_of
-from .terminal import Terminal
+from .terminal import give_up_output, write_out, writes_to_terminal
 from .text import escaped, for_terminal
 
 INTERVAL_SECONDS: Final = 1.0
@@ -68,13 +67,13 @@ async def ps(config: PsConfig) -> int:
             if config.as_json:
                 found = await _asked(client)
                 del found["text"]
-                _write(json.dumps(found, indent=2))
-            elif config.once or not sys.stdout.isatty():
-                _write(for_terminal((await _asked(client))["text"]))
+                write_out(json.dumps(found, indent=2) + "\n")
+            elif config.once or not writes_to_terminal():
+                write_out(for_terminal((await _asked(client))["text"]) + "\n")
             else:
                 await _live(client, config.interval_seconds)
     except BrokenPipeError:
-        Terminal().give_up()
+        give_up_output()
         return FAILED
     except httpx.HTTPError as error:
         why = str(error) or type(error).__name__
@@ -91,11 +90,6 @@ async def _asked(client: httpx.AsyncClient) -> dict[str, Any]:
         )
     await check(response)
     return cast("dict[str, Any]", response.json())
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 async def _live(client: httpx.AsyncClient, interval_seconds: float) -> None:

@@ -30,7 +30,7 @@ from . import token
 from .discovery import ServerNote
 from .endings import INTERRUPTED, by_ctrl_c, told
 from .errors import FAILED, HostError
-from .terminal import Terminal
+from .terminal import Terminal, give_up_output
 
 _ANSWER_SECONDS: Final = 15.0
 _STOP_SECONDS: Final = 2.0
@@ -77,7 +77,7 @@ class _Talk:
                     except _Overflow:
                         continue  # the cursor says what was missed
         except BrokenPipeError:
-            self._terminal.give_up()
+            give_up_output()
             await self._stop()
             return FAILED
         except (httpx.HTTPError, SSEError) as error:

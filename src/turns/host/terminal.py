@@ -1,4 +1,4 @@
-"""A conversation's output on standard output: as it comes, and harmless."""
+"""Standard output: where a conversation is written as it comes, and other commands at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Final, final
 
+from .errors import HostError
 from .program import complain
 from .text import for_terminal
 
@@ -24,11 +25,11 @@ class Terminal:
         self._at_line_start = True
 
     async def write(self, text: str) -> None:
-        """Raises BrokenPipeError where nobody reads any more."""
+        """Raises as ``write_out``."""
         shown = for_terminal(text)
         if shown:
             self._at_line_start = shown.endswith("\n")
-            await asyncio.to_thread(_write, shown)
+            await asyncio.to_thread(write_out, shown)
 
     async def end_line(self) -> None:
         """So that what comes next begins on a line of its own."""
@@ -48,15 +49,32 @@ class Terminal:
             if last_words is not None:
                 complain(last_words)
 
-    def give_up(self) -> None:
-        """Nobody reads: what is buffered goes nowhere, and the exit of Python says nothing."""
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())
-        os.close(devnull)
 
-
-def _write(text: str) -> None:
-    # An encoding that lacks a character must not end the conversation.
+def write_out(text: str) -> None:
+    """To standard output, at once. Raises BrokenPipeError where nobody reads any more, HostError
+    where it takes nothing: it is closed, or a file on a full disk.
+    """
+    if sys.stdout is None:
+        raise HostError("standard output is closed: there is nowhere to write to")
+    # An encoding that lacks a character must not keep the rest from being shown.
     data = text.encode(sys.stdout.encoding or "utf-8", "replace")
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        give_up_output()
+        raise HostError(f"standard output can't be written: {error.strerror}") from error
+
+
+def give_up_output() -> None:
+    """Nobody reads: what is buffered goes nowhere, and the exit of Python says nothing."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)
+
+
+def writes_to_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()

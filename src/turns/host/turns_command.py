@@ -13,9 +13,9 @@ from streamengine import HistoryError
 from ..model.record import TurnRecord
 from .errors import FAILED, HostError
 from .program import complain
-from .terminal import Terminal
+from .terminal import give_up_output, write_out
 from .turn_sources import Place, TurnSource, with_turns
-from .turns_view import as_table, as_text, terminal_columns, write
+from .turns_view import as_table, as_text, terminal_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ async def _told(place: Place, ask: Callable[[TurnSource], Effect[str, HostError]
     # Written once the state directory is given back: a pager may keep us waiting.
     said = await with_turns(place, ask)
     try:
-        write(said)
+        write_out(said)
     except BrokenPipeError:
-        Terminal().give_up()
+        give_up_output()
         return FAILED
     return 0
 

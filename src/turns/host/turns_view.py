@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
@@ -17,6 +16,7 @@ from rich.text import Text
 from fibers.dump.tree import span
 
 from ..model.record import TurnRecord, now
+from .terminal import writes_to_terminal
 from .text import escaped
 
 PROMPT_CHARACTERS: Final = 60
@@ -84,7 +84,7 @@ def _drawn(rows: Sequence[Sequence[Text]], columns: int) -> str:
     console = Console(
         file=io.StringIO(),
         width=fixed + left,
-        force_terminal=sys.stdout.isatty(),
+        force_terminal=writes_to_terminal(),
         legacy_windows=False,
     )
     with console.capture() as captured:
@@ -96,7 +96,7 @@ def _drawn(rows: Sequence[Sequence[Text]], columns: int) -> str:
 
 def terminal_columns() -> int:
     """How wide a table may be."""
-    return Console().width if sys.stdout.isatty() else WIDE_COLUMNS
+    return Console().width if writes_to_terminal() else WIDE_COLUMNS
 
 
 def as_text(record: TurnRecord) -> str:
@@ -115,10 +115,3 @@ def as_text(record: TurnRecord) -> str:
 def _said(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return escaped(text)
-
-
-def write(text: str) -> None:
-    """To standard output. Raises BrokenPipeError where nobody reads any more."""
-    # An encoding that lacks a character must not keep the rest from being shown.
-    sys.stdout.buffer.write(text.encode(sys.stdout.encoding or "utf-8", "replace"))
-    sys.stdout.buffer.flush()
