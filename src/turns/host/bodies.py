@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -11,6 +11,10 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from streamengine.model import check_id
 
 from .problems import Problem
+
+MOST_ERRORS: Final = 10
+"""How many of the faults of a body are told: it may have as many as it has bytes."""
+FIELD_CHARACTERS: Final = 80
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -51,9 +55,15 @@ def _invalid(error: ValidationError) -> Problem:
     if found[0]["type"] == "json_invalid":
         return Problem(400, "invalid-json", f"the body is not JSON: {found[0]['msg']}")
     fields = [
-        {"field": ".".join(str(step) for step in item["loc"]), "problem": item["msg"]}
-        for item in found
+        {
+            "field": ".".join(str(step) for step in item["loc"])[:FIELD_CHARACTERS],
+            "problem": item["msg"].removeprefix("Value error, "),
+        }
+        for item in found[:MOST_ERRORS]
     ]
-    detail = "; ".join(f"{item['field'] or 'the body'}: {item['problem']}" for item in fields)
+    said = [f"{item['field'] or 'the body'}: {item['problem']}" for item in fields]
+    if len(found) > MOST_ERRORS:
+        said.append(f"and {len(found) - MOST_ERRORS} more")
+    detail = "; ".join(said)
     extra: dict[str, Any] = {"errors": fields}
     return Problem(422, "invalid-body", detail, extra=extra)

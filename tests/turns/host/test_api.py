@@ -162,6 +162,28 @@ async def test_what_was_written_is_not_in_the_complaint_about_it(site: Site) -> 
     assert "my secret" not in repr(logs)
 
 
+@pytest.mark.parametrize("body", [{f"k{n}": 1 for n in range(5000)}, {"k" * 500_000: 1}])
+async def test_the_complaint_about_a_body_is_short_however_much_is_wrong_with_it(
+    site: Site, body: dict[str, int]
+) -> None:
+    async with site.client() as client:
+        response = await client.post(MESSAGES, json=body)
+
+    assert response.status_code == 422
+    assert len(response.content) < 3000
+    fields = [error["field"] for error in response.json()["errors"]]
+    assert fields[:2] == ["text", next(iter(body))[:80]]
+    assert response.json()["detail"].endswith("and 4991 more") == (len(body) == 5000)
+
+
+async def test_the_complaint_about_an_id_names_no_python_error(site: Site) -> None:
+    async with site.client() as client:
+        response = await client.post(STOP, json={"turnId": "../x"})
+
+    assert response.status_code == 422
+    assert response.json()["detail"].startswith("turnId: '../x' is not a valid id: ")
+
+
 @pytest.mark.parametrize(("method", "status"), [("GET", 405), ("PUT", 405), ("DELETE", 405)])
 async def test_other_methods_are_problems(site: Site, method: str, status: int) -> None:
     async with site.client() as client:
