@@ -70,12 +70,17 @@ def live_in(root: Root, workspace_id: str) -> TurnHandle | None:
 
 
 async def _stop_turn(root: Root, workspace_id: str, turn_id: str) -> None:
-    live = live_in(root, workspace_id)
-    if live is None or root.turns is None:
+    if root.turns is None:
         return
-    if live.turn_id != turn_id:
+    manager = root.turns.manager
+    live = live_in(root, workspace_id)
+    if live is not None and live.turn_id != turn_id:
         raise _refusal(live, "other-turn-live", f"{turn_id} does not run here")
-    await asked(root, root.turns.manager.interrupt(live.handle_id, by=USER))
+    # Nothing is live also while one that has settled winds down: who waits for that can be named.
+    here = manager.waiting_in(workspace_id) if live is None else (live,)
+    for turn in here:
+        if turn.turn_id == turn_id:
+            await asked(root, manager.interrupt(turn.handle_id, by=USER))
 
 
 def _refuse_unnamed(root: Root, workspace_id: str) -> None:

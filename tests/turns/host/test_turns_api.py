@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -630,6 +631,38 @@ async def test_a_stop_that_names_the_live_turn_interrupts_it_for_the_person(site
     assert fields["evidence"] == {"by": "user"}
     assert aborted == ["user"]
     assert later["status"] == "completed"
+
+
+@pytest.mark.spec("T18")
+async def test_a_stop_binds_a_turn_that_waits_for_the_end_of_the_one_before(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_stream = site.root.engine.stop_stream
+    stopping, may_stop = asyncio.Event(), asyncio.Event()
+
+    def slowly(*args: Any, **named: Any) -> fb.Effect[None]:
+        stopping.set()
+        return fb.Effect.promise(may_stop.wait).flat_map(lambda _: stop_stream(*args, **named))
+
+    async with site.client() as client:
+        first = (await client.post(TURNS, json={"prompt": "Go"})).json()
+        await saying(site)
+        waiting = (await client.post(TURNS, json={"prompt": "And then"})).json()
+        monkeypatch.setattr(site.root.engine, "stop_stream", slowly)
+        ending = asyncio.create_task(client.post(STOP, json={"turnId": first["turnId"]}))
+        await asyncio.wait_for(stopping.wait(), BOUND_SECONDS)
+        elsewhere = await client.post("/api/workspaces/w2/stop", json={"turnId": waiting["turnId"]})
+        still = await record(client, waiting["handleId"])
+        response = await client.post(STOP, json={"turnId": waiting["turnId"]})
+        fields = await record(client, waiting["handleId"])
+        may_stop.set()
+        await ending
+        await settle(site)
+
+    assert elsewhere.status_code == response.status_code == 204
+    assert still["status"] == "queued"
+    assert (fields["status"], fields["evidence"]) == ("interrupted", {"by": "user"})
+    assert site.provider.answers.empty()
 
 
 async def test_a_stop_that_names_a_message_of_the_turn_is_a_stop_of_the_turn(site: Site) -> None:
