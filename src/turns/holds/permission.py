@@ -28,7 +28,7 @@ _log = structlog.get_logger("turns.holds.permission")
 
 
 class _Rules(CamelModel):
-    rules: Mapping[str, bool]
+    rules: Mapping[str, bool] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class PermissionDesk:
         self._card: PermissionCard | None = None
         self._verdict: fb.Deferred[Verdict] | None = None
         self._owner: PermissionHold | None = None
-        self._rules: dict[str, bool] | None = None
+        self._rules: _Rules | None = None
         self._writing = asyncio.Lock()
         self._subscribers = Subscribers[PermissionNews]("permissions")
 
@@ -96,7 +96,8 @@ class PermissionDesk:
     @fb.effect
     async def remembered(self, subject: str) -> bool | None:
         """What a person said once and for all; None where nobody did."""
-        return (await self._load()).get(subject)
+        rules = await self._load()
+        return None if rules is None else rules.rules.get(subject)
 
     def _show(self, owner: PermissionHold, card: PermissionCard) -> fb.Deferred[Verdict]:
         self._drop()
@@ -118,18 +119,19 @@ class PermissionDesk:
         if card is not None:
             self._subscribers.tell(PermissionNews(card, said))
 
-    async def _load(self) -> dict[str, bool]:
+    async def _load(self) -> _Rules | None:
+        """None: they can't be read, and are looked at again when somebody asks again."""
         if self._rules is None:
             rules = await asyncio.to_thread(self._read)
             if self._rules is None:
                 self._rules = rules
         return self._rules
 
-    def _read(self) -> dict[str, bool]:
+    def _read(self) -> _Rules | None:
         try:
             with self._directory.opened() as directory:
                 content = None if directory is None else directory.read(_FILE)
-            return {} if content is None else dict(_Rules.model_validate_json(content.data).rules)
+            return _Rules() if content is None else _Rules.model_validate_json(content.data)
         except (HistoryError, ValueError) as error:
             _log.warning(
                 "the remembered permissions can't be read: everything is asked again",
@@ -137,13 +139,18 @@ class PermissionDesk:
                 wayOut="Mend the file, or move it away.",
                 error=str(error),
             )
-            return {}
+            return None
 
     async def _remember(self, subject: str, allow: bool) -> None:
         async with self._writing:
-            rules = {**await self._load(), subject: allow}
+            known = await self._load()
+            if known is None:
+                # Not written over: what persons wished before may still be mended.
+                _log.warning("a permission could not be remembered", error="those before it can't be read")
+                return
+            rules = known.model_copy(update={"rules": {**known.rules, subject: allow}})
             try:
-                await asyncio.to_thread(self._write, _Rules(rules=rules))
+                await asyncio.to_thread(self._write, rules)
             except HistoryError as error:
                 _log.warning("a permission could not be remembered", error=str(error))
                 return

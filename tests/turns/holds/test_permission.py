@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -239,6 +240,32 @@ async def test_rules_that_can_not_be_read_are_named_and_everything_is_asked(
 
     assert known is None
     assert [log["path"] for log in logs] == [str(path)]
+
+
+async def test_rules_that_can_not_be_read_are_not_written_over(bench: Bench) -> None:
+    bench.state.mkdir()
+    path = bench.state / "permissions.json"
+    path.write_text('{"rules": {"shell": false, ')
+    desk = bench.workspace.permissions
+    turn = bench.open()
+
+    with capture_logs() as logs:
+        turn.permission.show("p1", "May I?", subject="shell")
+        answered = await bench.run(desk.answer("p1", allow=True, remember=True))
+    torn = path.read_text()
+    path.write_text('{"rules": {"shell": false}, "since": "a newer version"}')
+    mended = await bench.run(desk.remembered("shell"))
+    turn.permission.show("p2", "May I?", subject="files")
+    await bench.run(desk.answer("p2", allow=True, remember=True))
+
+    assert answered
+    assert torn == '{"rules": {"shell": false, '
+    assert "a permission could not be remembered" in [log["event"] for log in logs]
+    assert mended is False
+    assert json.loads(path.read_text()) == {
+        "rules": {"shell": False, "files": True},
+        "since": "a newer version",
+    }
 
 
 async def test_an_answer_that_can_not_be_remembered_counts_all_the_same(bench: Bench) -> None:
