@@ -316,3 +316,23 @@ def test_the_problem_of_a_turn_is_shown(tmp_path: Path) -> None:
     seen = page(tmp_path, CAUGHT_UP, told("turn.error", turnId="t1", error="not put back"))
 
     assert seen["error"] == "A turn has a problem: not put back"
+
+
+def test_a_question_hides_nothing_of_what_it_asks(tmp_path: Path) -> None:
+    command = "Run: echo \u202eesle\u202c\u200b; rm -rf \u3164x\r\n\tls \ud83d é"
+    asked = {**ASKING, "question": {**ASKING["question"], "question": command}}
+    seen = tree(tmp_path, ["turns", [RUNNING]], changed(asked))
+
+    shown = r"Run: echo \u{202e}esle\u{202c}\u{200b}; rm -rf \u{3164}x\u{d}" + "\n\tls \\u{d83d} é"
+    assert seen["drawn"][0]["question"] == shown
+    assert seen["said"] == [f"A turn asks: {shown}"]
+
+
+def test_a_subturn_of_a_new_server_is_drawn_below_its_own_turn(tmp_path: Path) -> None:
+    younger = {**RUNNING, "id": "t2", "handleId": "wst_2", "prompt": "Next"}
+    child = {**CHILD, "parentId": "t2", "prompt": "Look again"}
+    over = tree(tmp_path / "1", ["turns", [RUNNING, CHILD]], ["turns", [ENDED, younger, child]])
+    gone = tree(tmp_path / "2", ["turns", [RUNNING, CHILD]], ["turns", [younger, child]])
+
+    assert over["drawn"] == tree(tmp_path / "3", ["turns", [ENDED, younger, child]])["drawn"]
+    assert gone["drawn"] == tree(tmp_path / "4", ["turns", [younger, child]])["drawn"]

@@ -8,3 +8,10 @@ export function make(tag, className, text) {
   if (text !== undefined) node.textContent = text;
   return node;
 }
+
+// What reorders the text around it, or shows nothing, spelled out: who allows a command must not be
+// shown another one. Line feeds and tabs stay.
+export function spelledOut(text) {
+  return text.replace(/[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu, (character) =>
+    character === "\n" || character === "\t" ? character : `\\u{${character.codePointAt(0).toString(16)}}`);
+}

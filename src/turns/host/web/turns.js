@@ -1,6 +1,6 @@
 // The turns of the workspace as a tree: where each stands, what it asks, and what can be asked of it.
 
-import { byId, make } from "./dom.js";
+import { byId, make, spelledOut } from "./dom.js";
 
 const STATES = {
   queued: "queued",
@@ -160,7 +160,7 @@ class Turn {
     set(this.about, this.aboutOf(node));
     this.tick();
     if (node.handleId === undefined) return;
-    set(this.questionText, node.question?.question ?? "");
+    set(this.questionText, spelledOut(node.question?.question ?? ""));
     this.subject.textContent = `Remember the answer for "${node.question?.subject ?? ""}"`;
     hide(this.question, asked === undefined, this.line);
     // One that is queued hears nothing yet, and has no last answer to give.
@@ -228,10 +228,12 @@ export class TurnTree {
 
   put(node) {
     const known = this.turns.get(node.id);
-    if (known !== undefined) {
+    // A new server counts subturns anew: one of the same name may be below another turn.
+    if (known !== undefined && known.node.parentId === node.parentId) {
       known.show(node);
       return;
     }
+    known?.item.remove();
     const turn = new Turn(node, this.ask);
     this.turns.set(node.id, turn);
     const parent = this.turns.get(node.parentId);
@@ -242,7 +244,7 @@ export class TurnTree {
 
   tellOf(node, before) {
     if (node.question !== undefined && node.question.requestId !== before?.question?.requestId) {
-      this.announce(`A turn asks: ${node.question.question}`);
+      this.announce(`A turn asks: ${spelledOut(node.question.question)}`);
     } else if (node.handleId !== undefined && ENDED.has(node.state) && node.state !== before?.state) {
       this.announce(`A turn has ended: ${node.reason ?? STATES[node.state]}`);
     }
