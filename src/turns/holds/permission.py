@@ -146,7 +146,9 @@ class PermissionDesk:
             known = await self._load()
             if known is None:
                 # Not written over: what persons wished before may still be mended.
-                _log.warning("a permission could not be remembered", error="those before it can't be read")
+                _log.warning(
+                    "a permission could not be remembered", error="those before it can't be read"
+                )
                 return
             rules = known.model_copy(update={"rules": {**known.rules, subject: allow}})
             try:

@@ -13,7 +13,7 @@ from typing import Final, final
 
 import fibers as fb
 
-from .identity import ProcessIdentity, identify, marked, members
+from .identity import MARK_VARIABLE, identify, marked, members
 
 TERM_SECONDS: Final = 0.1
 """Between the polite signal and the one that nobody can ignore."""
@@ -22,8 +22,6 @@ GONE_SECONDS: Final = 1.0
 """How long the end of a killed group is waited for."""
 MAX_LINE_BYTES: Final = 1 << 20
 
-# In the environment of all that a child starts: how those are found that leave its group.
-_MARK: Final = "FIBERSCOPE_CHILD"
 _SWEEPS: Final = 50
 _INHERITED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "USER")
 
@@ -69,7 +67,8 @@ class Child:
         self._is_ended = False
         self._killing = asyncio.Lock()
         self.pid = process.pid
-        self.identity: ProcessIdentity | None = identify(process.pid)
+        found = identify(process.pid)
+        self.identity = None if found is None else found.model_copy(update={"mark": mark})
         """None where it had ended before anybody could look."""
 
     @staticmethod
@@ -91,11 +90,11 @@ class Child:
             stdout=PIPE,
             stderr=STDOUT if merge_output else DEVNULL,
             cwd=folder,
-            env=small_environment({**(environment or {}), _MARK: value}),
+            env=small_environment({**(environment or {}), MARK_VARIABLE: value}),
             start_new_session=True,
         )
         process = Process(transport, protocol, loop)
-        return Child(transport, process, protocol.exited, f"{_MARK}={value}")
+        return Child(transport, process, protocol.exited, f"{MARK_VARIABLE}={value}")
 
     @property
     def exit_code(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import fibers as fb
 from streamengine.history.directory import DurableDirectory
 from streamengine.model.errors import HistoryError
 
-from .identity import ProcessIdentity, is_alive
+from .identity import ProcessIdentity, is_alive, marked
 
 LOOK_SECONDS: Final = 0.02
 DEATH_SECONDS: Final = 1.0
@@ -60,7 +61,7 @@ class ProcessRecords:
         """``add`` for who goes on without a record too: that is logged. None: it has ended."""
         exit_ = None if process is None else await self.add(process).exit()
         if isinstance(exit_, fb.Failure):
-            _log.warning("no record of a child process", error=exit_.failure().pretty())
+            _log.warning("no record of a child process", error=str(exit_.failure().squash()))
 
     @fb.effect
     async def strike(self, process: ProcessIdentity | None) -> None:
@@ -70,7 +71,8 @@ class ProcessRecords:
 
     @fb.effect(raises=HistoryError)
     async def end_left_over(self) -> list[ProcessIdentity]:
-        """End what an earlier process left running; gives those that are still not dead.
+        """End what an earlier process left running, and all that was started by it, also where it
+        has ended itself; gives those that are still not dead.
 
         Never by the number alone: a process with another start time is somebody else's.
         """
@@ -78,8 +80,7 @@ class ProcessRecords:
         for process in await self.all():
             if self._is_alive(process):
                 _kill(process)
-                await self._death_of(process)
-            if not await self.forget(process):
+            if not await self._ended(process) or not await self.forget(process):
                 left.append(process)
                 _log.warning(
                     "an old child process does not end; its record is kept",
@@ -89,11 +90,15 @@ class ProcessRecords:
                 )
         return left
 
-    async def _death_of(self, process: ProcessIdentity) -> None:
+    async def _ended(self, process: ProcessIdentity) -> bool:
+        """Whether it is dead, and all that bears its mark, within ``DEATH_SECONDS``."""
         clock = await fb.current_clock()
         until = clock.now() + DEATH_SECONDS
-        while self._is_alive(process) and clock.now() < until:
+        while await asyncio.to_thread(_kill_marked, process) or self._is_alive(process):
+            if clock.now() >= until:
+                return False
             await fb.sleep(LOOK_SECONDS)
+        return True
 
     def _write(self, process: ProcessIdentity) -> None:
         with self._directory.made() as directory:
@@ -126,6 +131,19 @@ class ProcessRecords:
 
 def _name_of(process: ProcessIdentity) -> str:
     return f"{process.pid}-{process.start_ticks}{_SUFFIX}"
+
+
+def _kill_marked(process: ProcessIdentity) -> bool:
+    """Whether there was something left of what it started. Who is killed may start others before
+    that: once is not enough.
+    """
+    found = [] if process.mark is None else marked(process.mark)
+    # Not this process, should a command of the one before have started it.
+    left = [pid for pid in found if pid != os.getpid()]
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(left)
 
 
 def _kill(process: ProcessIdentity) -> None:

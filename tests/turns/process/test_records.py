@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -90,7 +91,8 @@ async def test_what_an_earlier_process_left_running_is_ended(tmp_path: Path) -> 
 async def test_a_number_that_is_somebody_else_s_by_now_is_not_killed(tmp_path: Path) -> None:
     child = await sleeper(tmp_path)
     assert child.identity is not None
-    old = child.identity.model_copy(update={"start_ticks": child.identity.start_ticks - 1})
+    earlier = {"start_ticks": child.identity.start_ticks - 1, "mark": None}  # not our child
+    old = child.identity.model_copy(update=earlier)
     await records_in(tmp_path).add(old)
 
     left = await records_in(tmp_path).end_left_over()
@@ -147,3 +149,77 @@ async def test_a_kill_of_what_is_dead_already_does_nothing(tmp_path: Path) -> No
     await child.kill()
 
     assert child.exit_code == 0
+
+
+async def pid_of_what_it_started(child: Child) -> int:
+    return int((await child.output.readline()).decode())
+
+
+@pytest.mark.spec("I11")
+@pytest.mark.parametrize("starts", ["setsid sleep 300", "sleep 300"])
+@pytest.mark.parametrize("ends_first", [False, True])
+async def test_what_a_left_over_process_started_is_ended_with_it(
+    tmp_path: Path, starts: str, ends_first: bool
+) -> None:
+    script = f"{starts} & echo $!; read line"
+    child = await Child.start(["sh", "-c", script], folder=tmp_path, with_input=True)
+    assert child.identity is not None
+    started = await pid_of_what_it_started(child)
+    await records_in(tmp_path).add(child.identity)
+    if ends_first:
+        child.close_input()
+        await child.wait()
+
+    left = await records_in(tmp_path).end_left_over()
+
+    assert left == []
+    assert (identify(started), identify(child.pid)) == (None, None)
+    assert await records_in(tmp_path).all() == []
+    await child.kill()
+    child.close()
+
+
+@pytest.mark.spec("I11")
+async def test_the_same_number_and_time_after_another_boot_is_another_process(
+    tmp_path: Path,
+) -> None:
+    child = await sleeper(tmp_path)
+    assert child.identity is not None
+    old = child.identity.model_copy(update={"boot_id": "another", "mark": None})
+    older = old.model_copy(update={"boot_id": None})
+    await records_in(tmp_path).add(old)
+
+    left = await records_in(tmp_path).end_left_over()
+
+    assert left == []
+    assert is_alive(child.identity)
+    assert is_alive(older)  # a record of a version that did not know of boots
+    await child.kill()
+
+
+@pytest.mark.parametrize("mark", ["", "FIBERSCOPE_CHILD=", "HOME=/root", 7])
+async def test_a_mark_that_others_may_have_ends_nobody(tmp_path: Path, mark: object) -> None:
+    me = identify(os.getpid())
+    assert me is not None
+    directory = tmp_path / "pids"
+    directory.mkdir()
+    fields = {"pid": 2**22 + 1, "startTicks": 1, "name": "x", "mark": mark}
+    (directory / "1-1.json").write_text(json.dumps(fields))
+
+    with capture_logs() as logs:
+        found = await records_in(tmp_path).all()
+
+    assert found == []
+    assert [Path(log["path"]).name for log in logs] == ["1-1.json"]
+
+
+async def test_a_process_that_can_not_be_noted_runs_and_the_log_says_why(tmp_path: Path) -> None:
+    (tmp_path / "pids").write_text("in the way")
+    me = identify(os.getpid())
+
+    with capture_logs() as logs:
+        await records_in(tmp_path).note(me)
+
+    (log,) = logs
+    assert str(tmp_path / "pids") in log["error"]
+    assert "Traceback" not in log["error"]
