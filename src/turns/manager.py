@@ -228,13 +228,11 @@ class TurnManager(Occupant):
         live = self._running.active_in(workspace_id)
         return None if live is None else TurnHandle(live.handle_id, live.turn_id)
 
-    def waiting_in(self, workspace_id: str) -> Sequence[TurnHandle]:
-        """The turns that are queued for this workspace, the oldest first. A plain call."""
-        return [
-            TurnHandle(record.handle_id, record.turn_id)
-            for record in self._book.unsettled()
-            if record.status == "queued" and record.workspace_id == workspace_id
-        ]
+    def unsettled(self) -> Sequence[TurnRecord]:
+        """The turns that run and those that are to begin, the oldest first. A plain call: as of
+        now.
+        """
+        return self._book.unsettled()
 
     @property
     def warnings(self) -> Sequence[str]:

@@ -72,15 +72,14 @@ def live_in(root: Root, workspace_id: str) -> TurnHandle | None:
 async def _stop_turn(root: Root, workspace_id: str, turn_id: str) -> None:
     if root.turns is None:
         return
-    manager = root.turns.manager
     live = live_in(root, workspace_id)
     if live is not None and live.turn_id != turn_id:
         raise _refusal(live, "other-turn-live", f"{turn_id} does not run here")
-    # Nothing is live also while one that has settled winds down: who waits for that can be named.
-    here = manager.waiting_in(workspace_id) if live is None else (live,)
-    for turn in here:
-        if turn.turn_id == turn_id:
-            await asked(root, manager.interrupt(turn.handle_id, by=USER))
+    manager = root.turns.manager
+    # Not the live one alone: there is none while one that has settled winds down, and others wait.
+    for record in manager.unsettled():
+        if (record.workspace_id, record.turn_id) == (workspace_id, turn_id):
+            await asked(root, manager.interrupt(record.handle_id, by=USER))
 
 
 def _refuse_unnamed(root: Root, workspace_id: str) -> None:

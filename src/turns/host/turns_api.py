@@ -79,6 +79,9 @@ class TurnsApi:
         # What ends the count of each turn, whoever has begun it.
         self._leave: dict[str, Callable[[], None]] = {}
         if root.turns is not None:
+            # Those that the start has taken up count, too.
+            for record in root.turns.manager.unsettled():
+                self._on_record(record)
             root.turns.manager.observe(self._on_record)
 
     def routes(self) -> list[BaseRoute]:

@@ -571,6 +571,22 @@ async def test_a_hard_interrupt_takes_back_what_was_said(site: Site) -> None:
     assert rows == []
 
 
+async def test_a_turn_that_was_taken_up_after_a_restart_counts_as_answered(tmp_path: Path) -> None:
+    async with a_site(tmp_path, auto_retry=True) as site, site.client() as client:
+        await begin(client)
+        await saying(site)
+    limits = Limits(streams=1)
+    async with a_site(tmp_path, auto_retry=True, limits=limits) as site, site.client() as client:
+        answer = await saying(site, "again")
+        refused = await client.post("/api/workspaces/w2/turns", json={"prompt": "Go"})
+        answer.finish()
+        await until(lambda: site.turns.manager.live_in("w1") is None)
+        after = await client.post("/api/workspaces/w2/turns", json={"prompt": "Go"})
+
+    assert kind_of(refused) == (503, "too-many-streams")
+    assert after.status_code == 202
+
+
 async def test_a_turn_that_was_taken_up_after_a_restart_can_be_ended_hard(tmp_path: Path) -> None:
     async with a_site(tmp_path, auto_retry=True) as site, site.client() as client:
         handle_id = await begin(client)
