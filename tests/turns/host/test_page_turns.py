@@ -336,3 +336,15 @@ def test_a_subturn_of_a_new_server_is_drawn_below_its_own_turn(tmp_path: Path) -
 
     assert over["drawn"] == tree(tmp_path / "3", ["turns", [ENDED, younger, child]])["drawn"]
     assert gone["drawn"] == tree(tmp_path / "4", ["turns", [younger, child]])["drawn"]
+
+
+def test_what_an_ended_turn_has_left_running_can_be_stopped(tmp_path: Path) -> None:
+    below = {**CHILD, "id": "subturn-2", "parentId": "subturn-1"}
+    over = {**CHILD, "state": "completed"}
+    left = tree(tmp_path / "1", ["turns", [ENDED, over, below]], ["button", "t1", "Stop now"])
+    done = {**below, "state": "interrupted"}
+    after = tree(tmp_path / "2", ["turns", [ENDED, over, below]], changed(done))
+
+    assert left["drawn"][0]["buttons"] == ["Stop now"]
+    assert left["asked"] == [["/api/turns/wst_1/interrupt", {"hard": True}]]
+    assert after["drawn"][0]["buttons"] == []

@@ -99,7 +99,6 @@ class Turn {
     this.stop = button("Stop", "stop", (pressed) => this.do(pressed, "interrupt", { hard: false }));
     this.stop.title = "It gives a last answer, without tools";
     this.stopNow = button("Stop now", "stop", (pressed) => this.do(pressed, "interrupt", { hard: true }));
-    this.stopNow.title = "It ends at once, and what it said is taken back";
     this.actions.append(this.steer, this.stop, this.stopNow, this.makeSteering());
     return this.actions;
   }
@@ -129,8 +128,8 @@ class Turn {
     return this.steering;
   }
 
-  openSteering(open) {
-    hide(this.steering, !open, this.steer);
+  openSteering(open, instead = this.steer) {
+    hide(this.steering, !open, instead);
     this.steer.setAttribute("aria-expanded", String(open));
     if (open) this.words.focus();
   }
@@ -163,11 +162,18 @@ class Turn {
     set(this.questionText, spelledOut(node.question?.question ?? ""));
     this.subject.textContent = `Remember the answer for "${node.question?.subject ?? ""}"`;
     hide(this.question, asked === undefined, this.line);
+  }
+
+  // Of a root: whether it, or something below it, can be stopped. What is below may outlive it.
+  showActions(isBusy) {
     // One that is queued hears nothing yet, and has no last answer to give.
-    const isLive = LIVE.has(node.state);
-    for (const each of [this.steer, this.stop]) each.hidden = !isLive;
-    hide(this.actions, ENDED.has(node.state), this.line);
-    if (!isLive) this.openSteering(false);
+    const isLive = LIVE.has(this.node.state);
+    if (!isLive) this.openSteering(false, this.line);
+    for (const each of [this.steer, this.stop]) hide(each, !isLive, this.line);
+    hide(this.actions, !isBusy, this.line);
+    this.stopNow.title = ENDED.has(this.node.state)
+      ? "What runs below it ends at once"
+      : "It ends at once, and what it said is taken back";
   }
 
   aboutOf(node) {
@@ -222,6 +228,8 @@ export class TurnTree {
       this.put(node);
       if (!silent) this.tellOf(node, before);
     }
+    const busy = this.busyRoots();
+    for (const [id, turn] of this.turns) if (turn.actions !== undefined) turn.showActions(busy.has(id));
     this.section.hidden = this.turns.size === 0;
     this.keepTime();
   }
@@ -240,6 +248,16 @@ export class TurnTree {
     // Roots with the newest first: what is of interest is in sight.
     if (parent === undefined) this.roots.prepend(turn.item);
     else parent.below.append(turn.item);
+  }
+
+  busyRoots() {
+    const busy = new Set();
+    for (let { node } of this.turns.values()) {
+      if (ENDED.has(node.state)) continue;
+      while (this.turns.has(node.parentId)) node = this.turns.get(node.parentId).node;
+      busy.add(node.id);
+    }
+    return busy;
   }
 
   tellOf(node, before) {
