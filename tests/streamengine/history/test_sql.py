@@ -18,7 +18,8 @@ import pytest
 import fibers as fb
 from streamengine.history import StateDirLocked
 from streamengine.model import HistoryError, TextPart
-from streamengine.model.note import LastEnd
+from streamengine.model.note import LastEnd, WorkspaceNote
+from streamengine.model.usage import Usage
 
 from .backends import WORKSPACE, Databases, Kind
 from .backends import backend as make_backend
@@ -255,6 +256,58 @@ async def test_a_file_that_is_no_database_is_told_and_kept(tmp_path: Path) -> No
     assert path.read_text() == "a letter, " * 100
 
 
+@pytest.mark.spec("P14", "P9")
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("put", ["CAST($1 AS TEXT)", "$1"], ids=["no UTF-8", "bytes"])
+async def test_what_is_no_text_reads_as_damaged_and_hides_nothing_else(
+    database: Databases, put: str
+) -> None:
+    """SQLite keeps in a column of text whatever it is given."""
+    history = await database.history()
+    for name in ("u1", "u2"):
+        await history.append_user(WORKSPACE, user(name))
+    await history.write_partial(WORKSPACE, assistant("a1", "Hello", history_sequence=2))
+    await history.append_partial(WORKSPACE, "a1", (TextPart(text=" there"),))
+    await history.record_usage(WORKSPACE, "a0", Usage(input_tokens=1), model=None, source="abort")
+    await history.update_note(WORKSPACE, lambda note: note.with_fields(auto_retry=False))
+    for column, where in (
+        ("rows SET body", "message_id = 'u1'"),
+        ("partial_log SET lines", "true"),
+        ("usage SET body", "true"),
+        ("notes SET body", "true"),
+    ):
+        await database._do(f"UPDATE history_{column} = {put} WHERE {where}", b'{"id": "\xff"}\n')
+
+    fresh = await database.history()
+    loaded = await fresh.load(WORKSPACE)
+
+    assert [(row.id, text_of(row)) for row in loaded.rows] == [("u2", "question"), ("a1", "Hello")]
+    assert loaded.report.unreadable_lines == 1
+    [warning] = loaded.report.warnings
+    assert "the log of the partial" in warning
+    assert await fresh.tail(WORKSPACE, 9) == list(loaded.rows)
+    assert await fresh.read_usage(WORKSPACE) == []
+    assert await fresh.read_note(WORKSPACE) == WorkspaceNote()
+    assert ['{"id": "\\xff"}' in body for body in await database.aside()] == [True, True]
+    assert await database._do("SELECT count(*) FROM history_rows") == [(3,)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("put", ["CAST($1 AS TEXT)", "$1"], ids=["no UTF-8", "bytes"])
+async def test_a_partial_that_is_no_text_is_moved_aside(database: Databases, put: str) -> None:
+    history = await database.history()
+    await history.append_user(WORKSPACE, user("u1"))
+    await history.write_partial(WORKSPACE, assistant("a1", "Hello", history_sequence=1))
+    await database._do(f"UPDATE history_partials SET body = {put}", b"\xff Hello")
+
+    loaded = await (await database.history()).load(WORKSPACE)
+
+    assert [row.id for row in loaded.rows] == ["u1"]
+    [warning] = loaded.report.warnings
+    assert "history_aside" in warning
+    assert ["Hello" in body for body in await database.aside()] == [True]
+
+
 async def test_a_database_file_is_for_its_user_alone(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "history.db"
 
@@ -394,6 +447,22 @@ async def test_idle_workspaces_are_forgotten_one_with_a_reservation_is_not(
     assert len(history._workspaces) <= 4
     assert await history.reserve("live", "a2") == 1
     assert (await history.append_user("w0", user("u2"))).row.metadata.history_sequence == 1
+
+
+@pytest.mark.spec("P13")
+async def test_a_workspace_that_somebody_waits_for_is_not_forgotten(database: Databases) -> None:
+    """Between two turns its lock is free; of two that remember it, each would give a sequence."""
+    history = await database.history()
+    assert isinstance(history, SqlHistory)
+    workspace = history._workspaces.get(WORKSPACE)
+    async with workspace.turn:
+        waiting = asyncio.ensure_future(history.reserve(WORKSPACE, "a1"))
+        await asyncio.sleep(0)
+
+    assert not workspace.is_idle
+    await waiting
+    await history.release(WORKSPACE, "a1")
+    assert workspace.is_idle
 
 
 @pytest.mark.parametrize("end", ["conclude", "finalize", "commit", "delete", "truncate"])

@@ -100,16 +100,17 @@ async def test_tables_of_an_older_version_are_brought_to_this_one_with_their_row
 
 @pytest.mark.spec("T20")
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("column", ["handle_id", "owner_workspace_id"])
-async def test_a_name_that_is_no_text_is_told_and_hides_no_other(
-    database: InDatabase, column: str
+@pytest.mark.parametrize("put", ["CAST($1 AS TEXT)", "$1"], ids=["no UTF-8", "bytes"])
+@pytest.mark.parametrize("column", ["handle_id", "owner_workspace_id", "body"])
+async def test_what_is_no_text_is_told_and_hides_no_other(
+    database: InDatabase, column: str, put: str
 ) -> None:
     """SQLite keeps in a column of text whatever it is given."""
     store = await database.store()
     for number in (1, 2):
         await store.write(record(number))
     await database.ask(
-        f"UPDATE turn_records SET {column} = CAST($1 AS TEXT) WHERE handle_id = 'wst_2'", b"\xffx"
+        f"UPDATE turn_records SET {column} = {put} WHERE handle_id = 'wst_2'", b"\xffx"
     )
 
     loaded = await load(store)

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from ...model.errors import HistoryError
 from ..directory import FsyncPolicy
 from .faults import reported
+from .texts import decoded
 
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 _CONNECTIONS: Final = 5
@@ -99,6 +100,7 @@ class Database:
 def _prepare(connection: Any, _record: object) -> None:
     # Transactions are begun here (below), not by a guess of the driver before some statements.
     connection.isolation_level = None
+    connection.driver_connection.text_factory = decoded
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.close()

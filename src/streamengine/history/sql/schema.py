@@ -18,16 +18,15 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
-    String,
     Table,
-    Text,
     UniqueConstraint,
 )
 
+from .texts import Body, Name
 from .versions import Migration, bring_up
 
 _metadata: Final = MetaData()
-_ID: Final = String(64)
+_ID: Final = Name(64)
 # SQLite numbers by itself only what is declared as its INTEGER.
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 
@@ -42,13 +41,13 @@ rows: Final = Table(
     Column("workspace_id", _ID, nullable=False),
     Column("sequence", BigInteger, nullable=False),
     Column("message_id", _ID, nullable=False),
-    Column("role", String(16), nullable=False),
-    Column("client_key", String(64)),
+    Column("role", Name(16), nullable=False),
+    Column("client_key", Name(64)),
     Column("is_boundary", Boolean, nullable=False),
     Column("is_partial", Boolean, nullable=False),
     Column("has_usage", Boolean, nullable=False),
     Column("is_archived", Boolean, nullable=False),
-    Column("body", Text, nullable=False),
+    Column("body", Body, nullable=False),
     UniqueConstraint("workspace_id", "sequence", name="history_rows_by_sequence"),
     Index("history_rows_by_message", "workspace_id", "message_id"),
     Index("history_rows_by_client", "workspace_id", "client_key"),
@@ -60,7 +59,7 @@ partials: Final = Table(
     Column("workspace_id", _ID, primary_key=True),
     Column("message_id", _ID, nullable=False),
     Column("sequence", BigInteger),
-    Column("body", Text, nullable=False),
+    Column("body", Body, nullable=False),
 )
 
 partial_log: Final = Table(
@@ -68,7 +67,7 @@ partial_log: Final = Table(
     _metadata,
     Column("number", _NUMBER, primary_key=True),
     Column("workspace_id", _ID, nullable=False),
-    Column("lines", Text, nullable=False),
+    Column("lines", Body, nullable=False),
     Index("history_partial_log_by_workspace", "workspace_id", "number"),
 )
 
@@ -78,7 +77,7 @@ usage: Final = Table(
     Column("number", _NUMBER, primary_key=True),
     Column("workspace_id", _ID, nullable=False),
     Column("message_id", _ID, nullable=False),
-    Column("body", Text, nullable=False),
+    Column("body", Body, nullable=False),
     UniqueConstraint("workspace_id", "message_id", name="history_usage_by_message"),
 )
 
@@ -86,7 +85,7 @@ notes: Final = Table(
     "history_notes",
     _metadata,
     Column("workspace_id", _ID, primary_key=True),
-    Column("body", Text, nullable=False),
+    Column("body", Body, nullable=False),
 )
 
 aside: Final = Table(
@@ -94,13 +93,13 @@ aside: Final = Table(
     _metadata,
     Column("number", _NUMBER, primary_key=True),
     Column("workspace_id", _ID, nullable=False),
-    Column("kind", String(16), nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("body", Text, nullable=False),
+    Column("kind", Name(16), nullable=False),
+    Column("reason", Body, nullable=False),
+    Column("body", Body, nullable=False),
 )
 """What was in the way or could not be read: kept for a person to look at."""
 
-holder: Final = Table("history_holder", _metadata, Column("body", Text, nullable=False))
+holder: Final = Table("history_holder", _metadata, Column("body", Body, nullable=False))
 """The process that uses this database, in one row; only so that a refusal can name it."""
 
 

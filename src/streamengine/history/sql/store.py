@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar, final
 
 from sqlalchemy import select, union
@@ -43,12 +44,27 @@ class _Workspace:
 
     def __init__(self, workspace_id: str, place: str) -> None:
         self.sql = SqlWorkspace(workspace_id, place)
-        # First come, first served.
-        self.turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
+        self._users = 0
         self.tail: tuple[str, Tail] | None = None
         """The message whose partial is kept, and what its log ends with."""
         self.doubtful: str | None = None
         """The message of which an addition failed: its commit may have arrived all the same."""
+
+    @property
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """Alone in the workspace, in the block: first come, first served."""
+        return self._turn()
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        # Counted, as a lock that goes from one to the next is free in between.
+        self._users += 1
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._users -= 1
 
     def ended(self, message_id: str) -> None:
         """Nothing is added to the partial of this message any more."""
@@ -64,7 +80,7 @@ class _Workspace:
     @property
     def is_idle(self) -> bool:
         """Whether all that is known of it is in the database."""
-        return not (self.turn.locked() or self.sql.reserved or self.doubtful is not None)
+        return not (self._users or self.sql.reserved or self.doubtful is not None)
 
 
 @final

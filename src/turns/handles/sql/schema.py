@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, Text
+from sqlalchemy import Column, Connection, Integer, MetaData, Table
 
+from streamengine.history.sql.texts import Body, Name
 from streamengine.history.sql.versions import Migration, bring_up
 
 _metadata: Final = MetaData()
-_ID: Final = String(64)
+_ID: Final = Name(64)
 
 version_table: Final = Table("turn_schema", _metadata, Column("version", Integer, nullable=False))
 
@@ -21,7 +22,7 @@ records: Final = Table(
     _metadata,
     Column("handle_id", _ID, primary_key=True),
     Column("owner_workspace_id", _ID, nullable=False),
-    Column("body", Text, nullable=False),
+    Column("body", Body, nullable=False),
 )
 """A body is the same JSON as the file of a handle, on one line."""
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final, TypeAlias, final
 
-from sqlalchemy import Executable, LargeBinary, cast, select
+from sqlalchemy import Executable, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 import fibers as fb
@@ -14,7 +14,7 @@ from fibers import Effect, effect
 from streamengine import HistoryError
 from streamengine.history.sql import SqlHistory
 from streamengine.history.sql.database import Database
-from streamengine.history.workspaces import Workspaces
+from streamengine.locks import WorkspaceLocks
 
 from ...model.errors import TurnError
 from ...model.ids import is_handle_id
@@ -24,8 +24,8 @@ from ..stored import Unusable, record_of
 from . import schema
 from .gathered import Gathered
 
-_Found: TypeAlias = tuple[str | bytes, str | bytes, str | bytes]
-"""Handle, owner and body of a row: bytes from SQLite, which keeps in a text what it is given."""
+_Found: TypeAlias = tuple[str, str, str]
+"""Handle, owner and body of a row."""
 
 _TABLE: Final = schema.records
 
@@ -45,9 +45,8 @@ class SqlTurnStore(TurnStore):
         """Opens nothing; the tables are there (``open`` sees to that), and the process is alone."""
         self._database = database
         self._rows = Gathered(database, _put(database))
-        self._all = _all(database)
         # One a handle: of two writes of one record the later one stays.
-        self._turns = Workspaces(lambda _handle: asyncio.Lock(), is_idle=lambda t: not t.locked())
+        self._turns = WorkspaceLocks()
 
     @staticmethod
     def open(history: SqlHistory) -> Effect[SqlTurnStore, HistoryError]:
@@ -71,7 +70,7 @@ class SqlTurnStore(TurnStore):
             "owner_workspace_id": record.owner_workspace_id,
             "body": record.to_json(),
         }
-        async with self._turns.get(record.handle_id):
+        async with self._turns.hold(record.handle_id):
             with fb.uninterruptible(), said_of_store():
                 await self._rows.write(values)
 
@@ -79,7 +78,7 @@ class SqlTurnStore(TurnStore):
     async def load(self) -> LoadedRecords:
         with fb.uninterruptible(), said_of_store():
             async with self._database.transaction(durable=False) as db:
-                found = [tuple(row) for row in await db.execute(self._all)]
+                found = [tuple(row) for row in await db.execute(select(_TABLE))]
         # Some thousand of them are a second of work.
         return await asyncio.to_thread(_read, found, f"{self._database.place}, {_TABLE.name}")
 
@@ -88,13 +87,6 @@ def _put(database: Database) -> Executable:
     added = sqlite.insert(_TABLE) if database.is_sqlite else postgresql.insert(_TABLE)
     kept = {name: added.excluded[name] for name in ("owner_workspace_id", "body")}
     return added.on_conflict_do_update(index_elements=[_TABLE.c.handle_id], set_=kept)
-
-
-def _all(database: Database) -> Executable:
-    if not database.is_sqlite:
-        return select(_TABLE)
-    # As bytes: of one row that is no text the driver would make an error of all.
-    return select(*(cast(column, LargeBinary) for column in _TABLE.c))
 
 
 def _read(found: Iterable[_Found], table: str) -> LoadedRecords:
@@ -109,14 +101,8 @@ def _read(found: Iterable[_Found], table: str) -> LoadedRecords:
 
 
 def _record_of(row: _Found, table: str) -> TurnRecord:
-    handle_id, owner = (_text(value) for value in row[:2])
-    body = row[2]
+    handle_id, owner, body = row
     place = f"{table}, {handle_id}"
     if not is_handle_id(handle_id):
         raise Unusable(f"{place}: not the row of a handle. Move it away if it is not needed here.")
-    data = body.encode() if isinstance(body, str) else body
-    return record_of(data, place=place, handle_id=handle_id, owner=owner)
-
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+    return record_of(body.encode(), place=place, handle_id=handle_id, owner=owner)

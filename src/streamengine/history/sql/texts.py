@@ -1,0 +1,32 @@
+"""Texts of tables. SQLite keeps in a column of text whatever it was given, and must not make an
+error of all rows for one of them: what is no text is read with its odd bytes as ``\\xff``, which is
+no JSON and no id.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Dialect, String, Text
+from sqlalchemy.types import TypeDecorator
+
+
+def decoded(data: bytes) -> str:
+    """The text that these bytes are, or show as."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+class Name(TypeDecorator[str]):
+    """A text of so many characters at most."""
+
+    impl = String
+    cache_ok = True
+
+    def process_result_value(self, value: str | bytes | None, dialect: Dialect) -> str | None:
+        return decoded(value) if isinstance(value, bytes) else value
+
+
+class Body(TypeDecorator[str]):
+    """A text of any length."""
+
+    impl = Text
+    cache_ok = True
+    process_result_value = Name.process_result_value
