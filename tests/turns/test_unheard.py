@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+import fibers as fb
 from fibers import Effect
 from tests.streamengine.engine.kit import (
     WHOLE,
@@ -185,6 +186,51 @@ async def test_what_can_t_become_a_turn_is_told_and_heard_by_the_next_one(
     h.store.refuses = lambda _record: False
     await h.create("Next")
     assert prompts(h) == ["Go", "Next", "one", "two"]
+
+
+async def test_what_a_broken_store_keeps_from_becoming_a_turn_is_heard_by_the_next_one(
+    house: MakeHouse,
+) -> None:
+    """It raises what it should not."""
+    h = house(WHOLE)
+
+    def breaks(record: TurnRecord) -> Effect[object]:
+        return Effect.die(RuntimeError("broken")) if record.follows else Effect.succeed(None)
+
+    h.store.before_write = breaks
+    with capture_logs() as logs:
+        handle = await said_too_late(h, "And then?")
+
+    (warning,) = [log for log in logs if log["log_level"] == "warning"]
+    assert (warning["handleId"], warning["error"]) == (handle.handle_id, "broken")
+    h.store.before_write = None
+    await h.create("Next")
+    assert prompts(h) == ["Go", "Next", "And then?"]
+
+
+async def test_what_a_shutdown_keeps_from_becoming_a_turn_is_told(house: MakeHouse) -> None:
+    h = house(WHOLE)
+    hold = h.desk.history.hold("finalize")
+    handle = await h.create()
+    await hold.begun.wait()
+    await h.rt.run(h.turns.steer(handle.handle_id, "And then?"))
+    closing: list[object] = []
+    take_unheard = h.joined.loop.take_unheard
+
+    def taken(workspace_id: str) -> str | None:
+        said = take_unheard(workspace_id)
+        closing.append(fb.run_fork(h.scope.close(reason="system")))
+        return said
+
+    # In the tick in which the turn is over, and what follows it has not begun.
+    h.joined.loop.take_unheard = taken  # type: ignore[method-assign]  # only the tick is looked for
+    with capture_logs() as logs:
+        hold.go.set()
+        await h.desk.idle()
+
+    assert len(closing) == 1
+    told = [log for log in logs if log["log_level"] == "warning"]
+    assert [log.get("handleId") for log in told] == [handle.handle_id]
 
 
 @pytest.mark.spec("T21")

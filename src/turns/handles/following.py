@@ -11,8 +11,9 @@ from typing import Any, Final, final
 import structlog
 
 import fibers as fb
-from fibers import Effect, Fiber
+from fibers import Effect, Exit, Fiber
 from streamengine import SendError
+from streamengine.payloads import text_of
 
 from ..model.record import TurnRecord
 from ..open_turn import TurnRunner
@@ -68,26 +69,26 @@ class Following:
             return
         # Its place, before the workspace of a settled turn may be removed.
         self._places.take(workspace_id, _PLACE)
-        following = self._fork(
-            f"what follows {record.handle_id}", self._follow_up(record, said, runner)
-        )
+        begin = self._begin(lambda: follow_up_of(record, said)).map(lambda _: None)
+        following = self._fork(f"what follows {record.handle_id}", begin)
+        following.ignore_failure()  # told here
 
-        def left(_exit: object) -> None:
+        def left(exit_: Exit[None, Any]) -> None:
+            if isinstance(exit_, fb.Failure) and not self._is_followed(record):
+                runner.put_back_unheard(workspace_id, said)
+                _log.warning(
+                    "a message came after the last word of its turn, and no turn can be begun with "
+                    "it: the next one in its workspace hears it, while this process lives",
+                    handleId=record.handle_id,
+                    workspaceId=workspace_id,
+                    error=text_of(exit_.failure().squash()),
+                )
             self._places.leave(workspace_id, _PLACE)
             self._kept_for_nothing(self._book.get(record.handle_id))
 
         following.add_observer(left)
 
-    @fb.effect
-    async def _follow_up(self, record: TurnRecord, said: str, runner: KeepsUnheard) -> None:
-        try:
-            await self._begin(lambda: follow_up_of(record, said))
-        except SendError as error:
-            runner.put_back_unheard(record.workspace_id, said)
-            _log.warning(
-                "a message came after the last word of its turn, and no turn can be begun with it: "
-                "the next one in its workspace hears it",
-                handleId=record.handle_id,
-                workspaceId=record.workspace_id,
-                error=str(error),
-            )
+    def _is_followed(self, record: TurnRecord) -> bool:
+        # Not by the exit: an interrupt may come right after the record was stored.
+        in_workspace = self._book.in_workspace(record.workspace_id)
+        return any(other.follows == record.handle_id for other in in_workspace)
