@@ -53,6 +53,8 @@ from .liveness import Liveness, LiveTurn
 from .verdicts import Verdicts
 
 _KEPT_UNJUDGED: Final = 16
+_RESUMABLE: Final = frozenset({"system", "startup"})
+"""Reasons of an interrupt after which a turn goes on in the next process."""
 _CALLED_OFF_REASONS: Final = frozenset({"stopped", "disabled_by_user"})
 
 _log = structlog.get_logger("turns.handles.judging")
@@ -293,29 +295,29 @@ class Judging:
             return
         cause = exit_.failure()
         if cause.has_interrupts_only:
-            # A shutdown leaves it to be taken up again. Of a stop that nobody else could settle it
-            # for (no stream of it was live, or its record could not be written) this is the end.
-            if any(
-                isinstance(each, fb.Interrupt) and each.reason == "user" for each in cause.reasons
-            ):
+            reasons = {each.reason for each in cause.reasons if isinstance(each, fb.Interrupt)}
+            # Of a stop that nobody else could settle it for (no stream of it was live, or its
+            # record could not be written) this is the end.
+            if "user" in reasons:
                 await self._verdicts.settle(record.handle_id, ExplicitInterrupt(by="user"))
-            return
+                return
+            if reasons & _RESUMABLE:
+                return  # a shutdown leaves it to be taken up again (T14)
         error = cause.squash()
+        said = "its runner was interrupted" if cause.has_interrupts_only else _said(error)
         kind = error.kind if isinstance(error, TurnError) else None
         if kind == SUSPENDED:
             return
         if failed is not None:
             await self._settle_by_error(record, failed)
         elif live.has_begun:
-            await self._verdicts.settle(record.handle_id, ContinuationFailure(error=_said(error)))
+            await self._verdicts.settle(record.handle_id, ContinuationFailure(error=said))
         elif kind in INVALID:
-            await self._verdicts.settle(
-                record.handle_id, CreationValidationFailure(error=_said(error))
-            )
+            await self._verdicts.settle(record.handle_id, CreationValidationFailure(error=said))
         elif kind == CALLED_OFF:
-            await self._verdicts.settle(record.handle_id, LaunchCanceled(reason=_said(error)))
+            await self._verdicts.settle(record.handle_id, LaunchCanceled(reason=said))
         else:
-            await self._verdicts.settle(record.handle_id, SendFailure(error=_said(error)))
+            await self._verdicts.settle(record.handle_id, SendFailure(error=said))
 
     async def _look_again(self, live: LiveTurn, record: TurnRecord) -> None:
         waiting = live.deferred

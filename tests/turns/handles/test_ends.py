@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 import fibers as fb
 from fibers import Effect
-from streamengine import StreamRequest
+from streamengine import StreamEngine, StreamRequest
 from streamengine.model import Finish, RowMetadata, StreamEndEvent
 from tests.streamengine.engine.kit import (
     FINISH,
@@ -24,6 +24,7 @@ from tests.streamengine.engine.kit import (
     text,
 )
 from turns import OpenTurn, TurnEnd, TurnError, TurnHandle, TurnRunner
+from turns.handles.continuation import Continuations
 from turns.handles.creation import new_record
 from turns.handles.plain import PlainTurn
 from turns.open_turn import BareTurn
@@ -575,6 +576,44 @@ async def test_a_queued_turn_without_a_prompt_settles_before_it_begins(
     assert (record.status, record.cause) == ("error", "creation-validation-failure")
     assert record.evidence == {"error": "its prompt has no text"}
     assert p.desk.provider.calls == []
+
+
+@final
+class Cancelled(TurnRunner):
+    """A runner that ends as interrupted, with no reason, although nobody has stopped its turn."""
+
+    def __init__(self) -> None:
+        self.engine: StreamEngine | None = None
+        self.continuations = Continuations()
+
+    @fb.effect(raises=TurnError)
+    async def run(self, turn: OpenTurn, prompt: str, correlation: Mapping[str, Any]) -> None:
+        if self.engine is not None:
+            self.continuations.register(turn.turn_id, lambda _message_id: True)
+            request = StreamRequest(text=prompt, correlation=correlation)
+            await (await self.engine.start_stream(turn.workspace_id, request)).completion
+        await Effect.interrupt()
+
+
+@pytest.mark.spec("T1", "T7")
+@pytest.mark.parametrize("begins", [True, False])
+async def test_a_runner_that_is_interrupted_by_nobody_has_failed(
+    process: MakeProcess, *, begins: bool
+) -> None:
+    """Nobody takes its turn up again in this process: its workspace would be kept for ever."""
+    runner = Cancelled()
+    p = await process(WHOLE, runner=runner, continuations=runner.continuations)
+    if begins:
+        runner.engine = p.desk.engine
+
+    handles = [await p.create() for _ in range(2)]
+
+    for handle in handles:
+        record = await p.get(handle)
+        cause = "continuation-failure" if begins else "send-failure"
+        assert (record.status, record.cause) == ("error", cause)
+        assert "interrupted" in (record.error or "")
+    assert p.turns.describe() == {"running": [], "queued": []}
 
 
 @final
