@@ -8,6 +8,8 @@ from typing import Generic, TypeVar, final
 
 import structlog
 
+from streamengine.payloads import text_of
+
 T = TypeVar("T")
 
 _log = structlog.get_logger("turns.subscribers")
@@ -42,4 +44,4 @@ class Subscribers(Generic[T]):
                 f(value)
             # CancelledError too: it would pass for an interrupt of whoever tells.
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # its own
-                _log.warning(f"a subscriber of {self._what} failed", error=repr(error))
+                _log.warning(f"a subscriber of {self._what} failed", error=text_of(error))

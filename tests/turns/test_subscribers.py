@@ -22,7 +22,14 @@ def test_a_function_that_came_twice_goes_once_for_each_stop() -> None:
     assert heard == [1]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("broken"), asyncio.CancelledError()])
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it can't be printed")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), asyncio.CancelledError(), Unprintable()])
 def test_the_failure_of_one_reaches_neither_the_others_nor_who_tells(error: BaseException) -> None:
     heard: list[int] = []
 

@@ -12,6 +12,7 @@ import structlog
 import fibers as fb
 from fibers import Effect, Fiber
 from streamengine.abandoned import ended_within
+from streamengine.payloads import text_of
 
 from ..model.record import TurnRecord, now
 from .book import Book
@@ -79,7 +80,7 @@ class Aftermath:
         try:
             await step(handle_id)
         except Exception as error:  # noqa: BLE001  # logged; the next start tries again
-            _log.warning("after a turn", handleId=handle_id, problem=str(error))
+            _log.warning("after a turn", handleId=handle_id, problem=text_of(error))
 
     async def _remove_workspace(self, handle_id: str) -> None:
         """The workspace may serve further turns: whichever is the last of them removes it."""
@@ -105,7 +106,7 @@ class Aftermath:
             _log.warning(
                 "a workspace could not be removed; the next start tries again",
                 workspaceId=record.workspace_id,
-                error=str(disposed.failure().squash()),
+                error=text_of(disposed.failure().squash()),
             )
         return isinstance(disposed, fb.Success)
 

@@ -19,6 +19,7 @@ from streamengine.model import (
     StreamEndEvent,
     StreamStartEvent,
 )
+from streamengine.payloads import text_of
 from streamengine.retry import is_retryable
 
 from ..model.cause import (
@@ -334,4 +335,4 @@ def _is_own(record: TurnRecord, event: StreamEvent) -> bool:
 
 
 def _said(error: BaseException) -> str:
-    return str(error).strip() or type(error).__name__
+    return text_of(error).strip() or type(error).__name__

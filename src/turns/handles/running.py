@@ -12,6 +12,7 @@ from fibers import Effect, Fiber, Scope
 from fibers.app.scope import SYSTEM
 from streamengine import StreamEngine
 from streamengine.abandoned import ended_within
+from streamengine.payloads import text_of
 
 from ..model.cause import Cause, CreationAdmissionFailure, CreationValidationFailure
 from ..model.correlation import correlation_of
@@ -182,11 +183,10 @@ class Running:
                 await turn.mark_continuation()
             return turn
         except Exception as error:  # noqa: BLE001  # whatever a factory raises, the turn ends for it
-            _log.warning("a turn can't be opened", handleId=live.handle_id, error=str(error))
+            _log.warning("a turn can't be opened", handleId=live.handle_id, error=text_of(error))
             if turn is not None:
                 await self._given_back(live, turn, "errored")
-            said = str(error) or type(error).__name__
-            self._refuse(live, CreationAdmissionFailure(error=said))
+            self._refuse(live, CreationAdmissionFailure(error=text_of(error)))
             return None
 
     def _refuse(self, live: LiveTurn, cause: Cause) -> None:
@@ -206,7 +206,7 @@ class Running:
             clock = await fb.current_clock()
             turn = self._open_turn(record.turn_id, record.workspace_id, clock, scope)
         except Exception as error:  # noqa: BLE001  # a factory's; the verdict is not its to keep back
-            _log.warning("a turn can't be opened", handleId=record.handle_id, error=str(error))
+            _log.warning("a turn can't be opened", handleId=record.handle_id, error=text_of(error))
             return
         await given_back(
             turn.close("died").flat_map(lambda _: scope.close()),

@@ -11,6 +11,7 @@ import structlog
 import fibers as fb
 from fibers import Exit
 from streamengine import HistoryError
+from streamengine.payloads import text_of
 
 from ..events import InterruptReceivedEvent, TurnEndEvent, TurnErrorEvent, TurnStartEvent
 from ..model.errors import TurnError
@@ -134,7 +135,7 @@ class RootTurn:
                 end = TurnEndEvent(**about, status="aborted")
             else:
                 state.status = "error"
-                error = str(cause.squash())
+                error = text_of(cause.squash())
                 self._parts.events.emit(TurnErrorEvent(**about, error=error))
                 end = TurnEndEvent(**about, status="error", error=error)
         self._parts.events.emit(end)

@@ -616,6 +616,37 @@ async def test_a_runner_that_is_interrupted_by_nobody_has_failed(
     assert p.turns.describe() == {"running": [], "queued": []}
 
 
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it can't be printed")
+
+
+@pytest.mark.spec("T1")
+@pytest.mark.parametrize("where", ["its runner", "its factory"])
+async def test_an_error_that_can_t_be_printed_settles_a_turn_too(
+    process: MakeProcess, where: str
+) -> None:
+    @final
+    class Broken(TurnRunner):
+        @fb.effect(raises=TurnError)
+        async def run(self, turn: OpenTurn, prompt: str, correlation: Mapping[str, Any]) -> None:
+            raise Unprintable
+
+    def opened(turn_id: str, workspace_id: str, clock: fb.Clock, scope: fb.Scope) -> OpenTurn:
+        if where == "its factory":
+            raise Unprintable
+        return PlainTurn(turn_id, workspace_id, clock, scope)
+
+    p = await process(runner=Broken(), open_turn=opened)
+    handle = await p.create()
+
+    record = await p.get(handle)
+
+    assert record.status == "error"
+    assert "Unprintable" in (record.error or "")
+    assert p.turns.describe() == {"running": [], "queued": []}
+
+
 @final
 class Refusing(TurnRunner):
     """A runner that fails before its first stream."""
