@@ -8,6 +8,7 @@ import fibers as fb
 from fibers import AbortSignal
 from streamengine import Tool, ToolSpec, ToolUse
 from tests.streamengine.engine.kit import FINISH, WHOLE, Line, calls, says, text
+from turns.subturns import SubturnLimits
 from turns.subturns.tool import SubturnTool
 
 from .conftest import MakeRoom
@@ -91,3 +92,41 @@ async def test_in_the_background_the_turn_hears_the_result_as_a_message(room: Ma
     assert fiber.poll() == fb.Success(None)
     assert r.outputs()[0]["started"] is True
     assert r.content.endswith("[SubTurn Result] Found")
+
+
+async def test_in_the_background_what_can_t_begin_is_told_to_the_model_at_once(
+    room: MakeRoom,
+) -> None:
+    tool = Later()
+    asked = {"prompt": "Look it up", "agent": "nobody", "background": True}
+    r = tool.room = room(calls("subturn", subturn=asked), WHOLE, tools=[tool])
+
+    await r.whole()
+
+    assert r.outputs()[0]["success"] is False
+    assert "there is no agent 'nobody'" in r.outputs()[0]["error"]
+
+
+@pytest.mark.spec("U10", "U18")
+async def test_in_the_background_what_finds_no_slot_is_told_as_a_message(room: MakeRoom) -> None:
+    """It was told that it would hear of it."""
+    tool, line = Later(), Line()
+    asked = {**ASKED, "background": True}
+    r = tool.room = room(
+        calls("subturn", subturn=asked),
+        calls("subturn", subturn=asked),
+        line,
+        children=[Line()],
+        tools=[tool],
+        limits=SubturnLimits(max_children=1),
+    )
+    fiber = await r.start()
+
+    await r.desk.pass_time(30)
+    line.give(text("Meanwhile."), FINISH)
+    line.end()
+    await r.desk.idle()
+
+    assert fiber.poll() == fb.Success(None)
+    assert [output["started"] for output in r.outputs()] == [True, True]
+    assert "[SubTurn Result] SubTurn failed: concurrency_timeout: 1 subturns run" in r.content
