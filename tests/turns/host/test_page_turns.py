@@ -29,7 +29,7 @@ RUNNING: dict[str, Any] = {
     "steered": 0,
 }
 ENDED = {**RUNNING, "state": "interrupted", "endedAtMs": 65_000, "reason": "interrupted by ada"}
-ASKING = {
+ASKING: dict[str, Any] = {
     **RUNNING,
     "state": "waiting",
     "question": {"requestId": "p_1", "question": "Run: ls", "subject": "shell"},
