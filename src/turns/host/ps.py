@@ -24,7 +24,7 @@ from fibers.dump.tree import span
 from . import discovery, token
 from .api import FIBERS_PATH
 from .errors import FAILED, HostError
-from .remote import check, client_of
+from .remote import broken, check, client_of
 from .terminal import give_up_output, write_out, writes_to_terminal
 from .text import escaped, for_terminal
 
@@ -76,8 +76,7 @@ async def ps(config: PsConfig) -> int:
         give_up_output()
         return FAILED
     except httpx.HTTPError as error:
-        why = str(error) or type(error).__name__
-        raise HostError(f"the connection to the server broke: {why}") from error
+        raise broken(error) from error
     return 0
 
 

@@ -82,8 +82,7 @@ class _Talk:
             return FAILED
         except (httpx.HTTPError, SSEError) as error:
             raise HostError(
-                f"the connection to the server broke: {str(error) or type(error).__name__}. "
-                "What was said is kept; see its log, or try again"
+                f"{broken(error)}. What was said is kept; see its log, or try again"
             ) from error
 
     def _client(self) -> httpx.AsyncClient:
@@ -191,6 +190,16 @@ def client_of(url: str, access: token.AccessToken | None) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         base_url=url, headers=headers, trust_env=False, timeout=_ANSWER_SECONDS
     )
+
+
+def broken(error: httpx.HTTPError | SSEError) -> HostError:
+    """A connection that failed, for a person."""
+    if isinstance(error, httpx.TimeoutException):
+        return HostError(
+            "the server does not answer: its log says what holds it, and SIGQUIT makes it write "
+            "what is alive"
+        )
+    return HostError(f"the connection to the server broke: {str(error) or type(error).__name__}")
 
 
 async def check(response: httpx.Response) -> None:

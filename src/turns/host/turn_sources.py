@@ -26,7 +26,7 @@ from ..model.record import TurnRecord
 from . import discovery, token
 from .errors import HostError
 from .histories import open_history, open_turn_store
-from .remote import check, client_of
+from .remote import broken, check, client_of
 from .state import prepare
 from .stops import USER
 from .turns_api import TURNS_PATH
@@ -98,8 +98,7 @@ async def _ask_server(
         async with client_of(url, token.load(state)) as client:
             return await ask(_ServerTurns(client))
     except httpx.HTTPError as error:
-        why = str(error) or type(error).__name__
-        raise HostError(f"the connection to the server broke: {why}") from error
+        raise broken(error) from error
 
 
 @final

@@ -406,6 +406,7 @@ async def test_a_server_takes_back_what_a_turn_has_said(tmp_path: Path, out: Out
             "this version can't read",
         ),
         (httpx.ConnectError("refused"), "the connection to the server broke: refused"),
+        (httpx.ReadTimeout(""), "the server does not answer: its log says what holds it"),
     ],
 )
 async def test_a_server_that_says_something_else_is_named_as_the_reason(
