@@ -348,3 +348,16 @@ def test_what_an_ended_turn_has_left_running_can_be_stopped(tmp_path: Path) -> N
     assert left["drawn"][0]["buttons"] == ["Stop now"]
     assert left["asked"] == [["/api/turns/wst_1/interrupt", {"hard": True}]]
     assert after["drawn"][0]["buttons"] == []
+
+
+def test_a_double_click_answers_one_question(tmp_path: Path) -> None:
+    after = {**ASKING, "question": {**ASKING["question"], "requestId": "p_2"}}
+    seen = tree(
+        tmp_path,
+        ["turns", [ASKING]],
+        ["button", "t1", "Allow"],
+        changed(after),
+        ["button", "t1", "Allow", 2],
+    )
+
+    assert [path for path, _ in seen["asked"]] == ["/api/turns/wst_1/permissions/p_1"]

@@ -32,7 +32,10 @@ function duration(ms) {
 function button(text, className, act) {
   const node = make("button", className, text);
   node.type = "button";
-  node.addEventListener("click", () => act(node));
+  node.addEventListener("click", (event) => {
+    // The rest of a double click would answer the question that came meanwhile, unread.
+    if (event.detail < 2) act(node);
+  });
   return node;
 }
 

@@ -46,11 +46,11 @@ function itemOf(id) {
 }
 
 const press = {
-  button(item, name) {
+  button(item, name, clicks = 1) {
     const button = item.find((each) => each.tag === "button" && each.textContent === name && each.isShown);
     if (button === null) throw new Error(`there is no button ${name}`);
     button.focus();
-    button.dispatchEvent(new Event("click"));
+    button.dispatchEvent(Object.assign(new Event("click"), { detail: clicks }));
   },
   remember(item) { item.find((each) => each.type === "checkbox").checked = true; },
   words(item, text) {
@@ -63,7 +63,7 @@ for (const [what, ...given] of JSON.parse(readFileSync(0, "utf8"))) {
   if (what === "turns") tree.replace(given[0]);
   else if (what === "turns.changed") tree.change(given[0]);
   else if (what === "goes wrong") goesWell = false;
-  else press[what](itemOf(given[0]), given[1]);
+  else press[what](itemOf(given[0]), ...given.slice(1));
   await settled();
 }
 
