@@ -168,12 +168,15 @@ class TurnManager(Occupant):
         prompt: str,
         attention: Attention = "blocking",
         disposable: bool = False,
+        client_turn_id: str | None = None,
     ) -> Effect[TurnHandle, SendError]:
         """A turn in ``workspace_id`` for ``owner``; it runs once its workspace is free.
 
         Its record is on disk before the handle is given. ``attention``: "notify" where the owner
-        doesn't wait for it. ``disposable``: the workspace goes once it has settled. Fails with
-        SendError where nothing was created: no text, a bad id, a store that can't be written.
+        doesn't wait for it. ``disposable``: the workspace goes once it has settled.
+        ``client_turn_id``: what the caller calls it; of one that was asked for by that name before,
+        by this owner in this workspace, that turn's handle is given, whatever the rest says. Fails
+        with SendError where nothing was created: no text, a bad id, a store that can't be written.
         """
         return self._in_clock(
             self._begin(
@@ -183,6 +186,7 @@ class TurnManager(Occupant):
                     prompt=prompt,
                     attention=attention,
                     disposable=disposable,
+                    client_turn_id=client_turn_id,
                 )
             )
         )
@@ -360,13 +364,17 @@ class TurnManager(Occupant):
             raise SendError("shutting_down", "the process ends: no turn begins any more")
         try:
             await self._ready()
-            # Masked: what is on disk is run.
-            with fb.uninterruptible():
-                await self._book.put(made)
-                self._running.enqueue(made)
+            async with self._book.locks.hold(made.handle_id):
+                known = self._book.find(made.handle_id)
+                if known is None:
+                    known = made
+                    # Masked: what is on disk is run.
+                    with fb.uninterruptible():
+                        await self._book.put(made)
+                        self._running.enqueue(made)
         except TurnError as error:
             raise SendError(error.kind, str(error)) from error
-        return TurnHandle(made.handle_id, made.turn_id)
+        return TurnHandle(known.handle_id, known.turn_id)
 
     @fb.effect(raises=SendError)
     async def _continue(self, handle_id: str, prompt: str) -> TurnHandle:

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 from streamengine import SendError
 from streamengine.model import check_id
 
-from ..model.ids import new_handle_id, new_turn_id
+from ..model.ids import handle_id_of, new_handle_id, new_turn_id
 from ..model.record import AttentionPolicy, TurnRecord, now
 
 Attention: TypeAlias = Literal["blocking", "notify"]
@@ -27,6 +27,7 @@ def new_record(
     prompt: str,
     attention: Attention = "blocking",
     disposable: bool = False,
+    client_turn_id: str | None = None,
 ) -> TurnRecord:
     """The record of a new turn. Raises SendError."""
     try:
@@ -40,7 +41,11 @@ def new_record(
         raise SendError("empty_message", "the prompt has no text")
     created = now()
     return TurnRecord(
-        handle_id=new_handle_id(),
+        handle_id=(
+            new_handle_id()
+            if client_turn_id is None
+            else handle_id_of(owner, workspace_id, client_turn_id)
+        ),
         owner_workspace_id=owner,
         workspace_id=workspace_id,
         turn_id=new_turn_id(),

@@ -23,7 +23,7 @@ from streamengine.events import Cursor
 from streamengine.model import Row
 
 from .admission import Admission
-from .bodies import Body, read_body, workspace_id_in
+from .bodies import Body, ClientId, read_body, workspace_id_in
 from .config import Limits
 from .hub import Hub
 from .problems import (
@@ -47,7 +47,7 @@ class MessageBody(Body):
     """A message to answer."""
 
     text: str
-    client_message_id: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    client_message_id: ClientId | None = None
 
 
 class SessionBody(Body):

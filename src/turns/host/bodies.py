@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
@@ -17,6 +17,9 @@ MOST_ERRORS: Final = 10
 FIELD_CHARACTERS: Final = 80
 
 B = TypeVar("B", bound=BaseModel)
+
+ClientId = Annotated[str, Field(min_length=1, max_length=255)]
+"""What a client calls what it asks for: asked for again by that name, it is the same."""
 
 
 class Body(BaseModel):

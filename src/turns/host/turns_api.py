@@ -17,7 +17,7 @@ from ..model.errors import TurnError
 from ..model.ids import check_handle_id
 from ..model.record import TurnRecord
 from .admission import Admission
-from .bodies import Body, read_body, workspace_id_in
+from .bodies import Body, ClientId, read_body, workspace_id_in
 from .problems import Problem, shutting_down
 from .root import Root
 from .stops import USER
@@ -33,6 +33,7 @@ class TurnBody(Body):
 
     prompt: str
     attention: Literal["blocking", "notify"] = "blocking"
+    client_turn_id: ClientId | None = None
 
 
 class SteerBody(Body):
@@ -121,12 +122,14 @@ class TurnsApi:
                     workspace_id=workspace_id,
                     prompt=body.prompt,
                     attention=body.attention,
+                    client_turn_id=body.client_turn_id,
                 ),
             )
         finally:
             leave()  # from its record on it is counted by that
         if self._is_shutting_down():
-            # The shutdown came between: the record is kept, and the next process begins the turn.
+            # The shutdown came between: the record is kept, the next process begins the turn, and
+            # gives it to who asks again by its client turn id.
             raise shutting_down()
         content = {"handleId": handle.handle_id, "turnId": handle.turn_id}
         return JSONResponse(content, 202, headers=_NO_STORE)

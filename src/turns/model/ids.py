@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from typing import Annotated, Final
@@ -35,6 +36,12 @@ TurnId = Annotated[str, AfterValidator(check_id)]
 def new_handle_id() -> str:
     """An id for a handle."""
     return f"wst_{uuid.uuid4().hex}"
+
+
+def handle_id_of(owner: str, workspace_id: str, client_turn_id: str) -> str:
+    """The id for a handle that a client's own name of the turn leads to, the same each time."""
+    named = "\0".join((owner, workspace_id, client_turn_id)).encode("utf-8", "surrogatepass")
+    return f"wst_{hashlib.sha256(named).hexdigest()[:32]}"
 
 
 def new_turn_id() -> str:

@@ -29,11 +29,8 @@ RUNNING: dict[str, Any] = {
     "steered": 0,
 }
 ENDED = {**RUNNING, "state": "interrupted", "endedAtMs": 65_000, "reason": "interrupted by ada"}
-ASKING: dict[str, Any] = {
-    **RUNNING,
-    "state": "waiting",
-    "question": {"requestId": "p_1", "question": "Run: ls", "subject": "shell"},
-}
+QUESTION: dict[str, Any] = {"requestId": "p_1", "question": "Run: ls", "subject": "shell"}
+ASKING: dict[str, Any] = {**RUNNING, "state": "waiting", "question": QUESTION}
 CHILD: dict[str, Any] = {
     "id": "subturn-1",
     "parentId": "t1",
@@ -285,9 +282,28 @@ def test_what_is_written_is_sent_as_a_turn_or_as_a_message(tmp_path: Path) -> No
     )
 
     (turn, message) = seen["asked"]
-    assert turn == ["/api/workspaces/default/turns", {"prompt": "Fix it"}]
+    assert turn[0] == "/api/workspaces/default/turns"
+    assert turn[1] == {"prompt": "Fix it", "clientTurnId": turn[1]["clientTurnId"]}
     assert message[0] == "/api/workspaces/default/messages"
-    assert message[1]["text"] == "Hello"
+    assert message[1] == {"text": "Hello", "clientMessageId": message[1]["clientMessageId"]}
+    assert turn[1]["clientTurnId"] != message[1]["clientMessageId"]
+
+
+@pytest.mark.parametrize(
+    ("send", "name"),
+    [
+        (["press", "send-turn"], "clientTurnId"),
+        (["submit", "composer-form"], "clientMessageId"),
+    ],
+)
+def test_what_may_have_arrived_is_sent_again_under_the_same_name(
+    tmp_path: Path, send: list[Any], name: str
+) -> None:
+    steps = [CAUGHT_UP, ["write", "Fix it"], ["refuse", "no"], send, ["refuse", None], send]
+    seen = page(tmp_path, *steps, ["write", "Fix it"], send)
+
+    first, again, anew = (body[name] for _, body in seen["asked"])
+    assert first == again != anew
 
 
 def test_what_is_refused_stays_written_and_says_why(tmp_path: Path) -> None:
@@ -320,7 +336,7 @@ def test_the_problem_of_a_turn_is_shown(tmp_path: Path) -> None:
 
 def test_a_question_hides_nothing_of_what_it_asks(tmp_path: Path) -> None:
     command = "Run: echo \u202eesle\u202c\u200b; rm -rf \u3164x\r\n\tls \ud83d é"
-    asked = {**ASKING, "question": {**ASKING["question"], "question": command}}
+    asked = {**ASKING, "question": {**QUESTION, "question": command}}
     seen = tree(tmp_path, ["turns", [RUNNING]], changed(asked))
 
     shown = r"Run: echo \u{202e}esle\u{202c}\u{200b}; rm -rf \u{3164}x\u{d}" + "\n\tls \\u{d83d} é"
@@ -351,7 +367,7 @@ def test_what_an_ended_turn_has_left_running_can_be_stopped(tmp_path: Path) -> N
 
 
 def test_a_double_click_answers_one_question(tmp_path: Path) -> None:
-    after = {**ASKING, "question": {**ASKING["question"], "requestId": "p_2"}}
+    after = {**ASKING, "question": {**QUESTION, "requestId": "p_2"}}
     seen = tree(
         tmp_path,
         ["turns", [ASKING]],

@@ -747,3 +747,47 @@ async def test_a_stop_leaves_a_turn_alone_that_begins_while_a_pending_try_is_cal
 
     assert response.status_code == 204
     assert live
+
+
+# ---- a turn that is asked for again
+
+
+async def test_a_turn_that_is_asked_for_again_by_its_name_is_begun_once(
+    site: Site, tmp_path: Path
+) -> None:
+    body = {"prompt": "Go", "clientTurnId": "c1"}
+    async with site.client() as client:
+        together = await asyncio.gather(*(client.post(TURNS, json=body) for _ in range(3)))
+        (await site.provider.next_answer()).say("Done.").finish()
+        await settled(site, client, together[0].json()["handleId"])
+        late = await client.post(TURNS, json={**body, "prompt": "Something else"})
+        elsewhere = await client.post("/api/workspaces/w2/turns", json=body)
+        other = await client.post(TURNS, json={**body, "clientTurnId": "c2"})
+
+    answers = [response.json() for response in (*together, late)]
+    assert {response.status_code for response in (*together, late, elsewhere, other)} == {202}
+    assert answers == [answers[0]] * 4
+    assert len({r.json()["handleId"] for r in (together[0], elsewhere, other)}) == 3
+    assert len(list((tmp_path / "workspaces/w1/task-handles").iterdir())) == 2
+
+
+async def test_a_turn_that_a_shutdown_kept_is_found_by_its_name(tmp_path: Path) -> None:
+    body = {"prompt": "And then", "clientTurnId": "c1"}
+    async with a_site(tmp_path) as site, site.client() as client:
+        await begin(client)
+        await saying(site)
+        before = (await client.post(TURNS, json=body)).json()
+    async with a_site(tmp_path) as site, site.client() as client:
+        again = (await client.post(TURNS, json=body)).json()
+        listed = (await client.get("/api/turns")).json()["turns"]
+
+    assert again == before
+    assert len(listed) == 2
+
+
+@pytest.mark.parametrize("name", ["", "c" * 256, 7, None])
+async def test_the_name_of_a_turn_is_a_short_text(site: Site, name: object) -> None:
+    async with site.client() as client:
+        response = await client.post(TURNS, json={"prompt": "Go", "clientTurnId": name})
+
+    assert response.status_code == (202 if name is None else 422)

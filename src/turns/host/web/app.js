@@ -39,7 +39,7 @@ let retryToldAgain = false; // by what this connection was told of before
 let turnsTold = false;      // by this connection
 let live = null;            // {id, message, timestamp} of the message that is being answered
 let failed = null;          // {id, text} of the last failure: one before the first word has no row
-let unsent = null;          // {text, id}: sent again under the same id if the answer got lost
+let unsent = null;          // {path, text, id}: sent again under the same id if the answer got lost
 
 function api(path) {
   return `/api/workspaces/${encodeURIComponent(workspace)}/${path}`;
@@ -275,13 +275,20 @@ function newId() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-async function sendText(post, said) {
+// Said once, however often it has to be sent.
+async function post(path, text, fields) {
+  if (unsent === null || unsent.path !== path || unsent.text !== text) unsent = { path, text, id: newId() };
+  await call(path, fields(unsent.id));
+  unsent = null;
+}
+
+async function sendText(path, fields, said) {
   const text = page.text.value;
   if (text.trim() === "" || page.send.disabled) return;
   page.send.disabled = page.sendTurn.disabled = true;
   showError("");
   try {
-    await post(text);
+    await post(api(path), text, (id) => fields(text, id));
     page.text.value = "";
     fitText();
     page.announcer.textContent = said;
@@ -295,15 +302,11 @@ async function sendText(post, said) {
 
 page.composer.addEventListener("submit", (event) => {
   event.preventDefault();
-  sendText(async (text) => {
-    if (unsent === null || unsent.text !== text) unsent = { text, id: newId() };
-    await call(api("messages"), { text, clientMessageId: unsent.id });
-    unsent = null;
-  }, "Sent. The answer begins.");
+  sendText("messages", (text, id) => ({ text, clientMessageId: id }), "Sent. The answer begins.");
 });
 
 page.sendTurn.addEventListener("click", () => {
-  sendText((text) => call(api("turns"), { prompt: text }), "Sent. The turn begins.");
+  sendText("turns", (text, id) => ({ prompt: text, clientTurnId: id }), "Sent. The turn begins.");
 });
 
 page.text.addEventListener("keydown", (event) => {
