@@ -168,15 +168,12 @@ class TurnManager(Occupant):
         prompt: str,
         attention: Attention = "blocking",
         disposable: bool = False,
-        client_turn_id: str | None = None,
     ) -> Effect[TurnHandle, SendError]:
         """A turn in ``workspace_id`` for ``owner``; it runs once its workspace is free.
 
         Its record is on disk before the handle is given. ``attention``: "notify" where the owner
-        doesn't wait for it. ``disposable``: the workspace goes once it has settled.
-        ``client_turn_id``: what the caller calls it; of one that was asked for by that name before,
-        by this owner in this workspace, that turn's handle is given, whatever the rest says. Fails
-        with SendError where nothing was created: no text, a bad id, a store that can't be written.
+        doesn't wait for it. ``disposable``: the workspace goes once it has settled. Fails with
+        SendError where nothing was created: no text, a bad id, a store that can't be written.
         """
         return self._in_clock(
             self._begin(
@@ -186,6 +183,30 @@ class TurnManager(Occupant):
                     prompt=prompt,
                     attention=attention,
                     disposable=disposable,
+                )
+            )
+        )
+
+    def create_turn_once(
+        self,
+        client_turn_id: str,
+        *,
+        owner: str,
+        workspace_id: str,
+        prompt: str,
+        attention: Attention = "blocking",
+    ) -> Effect[TurnHandle, SendError]:
+        """As ``create_turn``, for who may have to ask again, as the answer got lost: of a turn that
+        this owner asked for by that name before, in this workspace, the handle is given, whatever
+        the rest says.
+        """
+        return self._in_clock(
+            self._begin(
+                lambda: new_record(
+                    owner=owner,
+                    workspace_id=workspace_id,
+                    prompt=prompt,
+                    attention=attention,
                     client_turn_id=client_turn_id,
                 )
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Final, Literal, final
 
 from pydantic import Field, StrictBool
@@ -12,7 +13,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from ..manager import TurnManager
+from fibers import Effect
+from streamengine import SendError
+
+from ..manager import TurnHandle, TurnManager
 from ..model.errors import TurnError
 from ..model.ids import check_handle_id
 from ..model.record import TurnRecord
@@ -115,16 +119,7 @@ class TurnsApi:
         body = await read_body(request, TurnBody)
         leave = self._admission.enter(workspace_id)
         try:
-            handle = await asked(
-                self._root,
-                self._manager.create_turn(
-                    owner=workspace_id,
-                    workspace_id=workspace_id,
-                    prompt=body.prompt,
-                    attention=body.attention,
-                    client_turn_id=body.client_turn_id,
-                ),
-            )
+            handle = await asked(self._root, self._created(workspace_id, body))
         finally:
             leave()  # from its record on it is counted by that
         if self._is_shutting_down():
@@ -133,6 +128,17 @@ class TurnsApi:
             raise shutting_down()
         content = {"handleId": handle.handle_id, "turnId": handle.turn_id}
         return JSONResponse(content, 202, headers=_NO_STORE)
+
+    def _created(self, workspace_id: str, body: TurnBody) -> Effect[TurnHandle, SendError]:
+        create = self._manager.create_turn
+        if body.client_turn_id is not None:
+            create = partial(self._manager.create_turn_once, body.client_turn_id)
+        return create(
+            owner=workspace_id,
+            workspace_id=workspace_id,
+            prompt=body.prompt,
+            attention=body.attention,
+        )
 
     def _on_record(self, record: TurnRecord) -> None:
         if record.is_terminal:
