@@ -92,3 +92,18 @@ def test_a_server_that_can_not_say_where_it_is_serves(tmp_path: Path, output: st
     assert asked == (0, "0 turns. 0 ends ignored as uncorrelated.\n", "")
     assert code == 143
     assert "the address can't be shown" in (tmp_path / "log").read_text()
+
+
+def test_a_message_that_can_not_be_read_is_a_misused_command_line(tmp_path: Path) -> None:
+    code, said = with_output("0<&-", "chat", "-", "--state", str(tmp_path / "state"))
+
+    assert code == 2
+    assert said == "fiberscope: standard input is closed: there is no message to read\n"
+
+
+@pytest.mark.parametrize("errors", ["2>&-", "2>/dev/full"])
+def test_the_exit_code_says_what_standard_error_can_not(tmp_path: Path, errors: str) -> None:
+    nowhere = str(tmp_path / "none")
+
+    assert with_output(errors, "turns", "list", "--state", nowhere) == (1, "")
+    assert with_output(errors, "turns", "show", "x") == (2, "")

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 import fibers as fb
 from fibers.testing import TestClock
 from streamengine.history.directory import DurableDirectory
+from turns.process import records as records_module
 from turns.process.child import Child
 from turns.process.identity import ProcessIdentity, identify, is_alive
 from turns.process.records import ProcessRecords
@@ -223,3 +224,26 @@ async def test_a_process_that_can_not_be_noted_runs_and_the_log_says_why(tmp_pat
     (log,) = logs
     assert str(tmp_path / "pids") in log["error"]
     assert "Traceback" not in log["error"]
+
+
+@pytest.mark.spec("I11")
+async def test_a_process_that_such_a_command_had_started_does_not_end_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = "FIBERSCOPE_CHILD=0123456789abcdef"
+    gone = ProcessIdentity(pid=2**22 + 1, start_ticks=1, name="gone", mark=mark)
+    killed: list[int] = []
+
+    def found(_mark: str) -> list[int]:
+        return [os.getpid()]
+
+    def kill(pid: int, _number: int) -> None:
+        killed.append(pid)
+
+    monkeypatch.setattr(records_module, "marked", found)
+    monkeypatch.setattr(os, "kill", kill)
+    await records_in(tmp_path).add(gone)
+
+    left = await records_in(tmp_path).end_left_over()
+
+    assert (left, killed) == ([], [])
