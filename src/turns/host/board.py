@@ -128,13 +128,15 @@ class Board:
         tree = self._trees.get(record.workspace_id)
         return tree is not None and tree.find(record.turn_id) is not None
 
-    def fold_record(self, record: TurnRecord) -> Change | None:
-        """A record as it is now; of a turn that is not known yet, in the order of creation."""
+    def fold_record(self, record: TurnRecord, *, is_new: bool = False) -> Change | None:
+        """A record as it is now; of a turn that is not known yet, in the order of creation.
+        ``is_new``: it was created just now, and comes last, wherever the clock was set to.
+        """
         tree = self._trees.setdefault(record.workspace_id, _Tree(record.workspace_id))
         known = tree.find(record.turn_id)
         if known is not None:
             return _changed(tree, _with_record(known, record))
-        tree.add(_node_of(record))
+        tree.add(_node_of(record), is_last=is_new)
         gone = tree.trim_roots(self._roots)
         if record.turn_id not in gone:
             return Change(record.workspace_id, (tree.get(record.turn_id),), tuple(gone))
@@ -172,7 +174,8 @@ class Board:
                 critical=event.critical,
                 created_at_ms=event.timestamp_ms,
                 started_at_ms=event.timestamp_ms,
-            )
+            ),
+            is_last=True,
         )
         gone = tree.trim_below(tree.root_of(event.child_id), self._subturns)
         return Change(tree.workspace_id, (tree.get(event.child_id),), tuple(gone))
@@ -187,6 +190,9 @@ class _Tree:
         self._nodes: dict[str, TurnNode] = {}
         self._roots: list[str] = []
         self._children: dict[str, list[str]] = {}
+        self._places: dict[str, int] = {}
+        """By id, when it was created in milliseconds since the Unix epoch, or what puts it last."""
+        self._last_place = 0
         self._looked_at_next: set[str] = set()
         """Roots that may have to go: new ones, and those of which something has ended."""
 
@@ -208,9 +214,6 @@ class _Tree:
             node = self._nodes[node.parent_id]
         return node.id
 
-    def _created_at_ms(self, turn_id: str) -> int:
-        return self._nodes[turn_id].created_at_ms
-
     def _with_all_below(self, turn_id: str) -> Iterator[TurnNode]:
         yield self._nodes[turn_id]
         for child in self._children.get(turn_id, ()):
@@ -224,11 +227,14 @@ class _Tree:
         if node.has_ended:
             self._looked_at_next.add(self.root_of(node.id))
 
-    def add(self, node: TurnNode) -> None:
-        """One more turn."""
+    def add(self, node: TurnNode, *, is_last: bool) -> None:
+        """One more turn: as it was created, or ``is_last``."""
         self._nodes[node.id] = node
+        place = max(node.created_at_ms, self._last_place + 1) if is_last else node.created_at_ms
+        self._places[node.id] = place
+        self._last_place = max(place, self._last_place)
         if node.parent_id is None:
-            bisect.insort(self._roots, node.id, key=self._created_at_ms)
+            bisect.insort(self._roots, node.id, key=self._places.__getitem__)
             self._looked_at_next.add(node.id)
         else:
             self._children.setdefault(node.parent_id, []).append(node.id)
@@ -241,12 +247,12 @@ class _Tree:
         # Not all the others: each turn that joins a long queue would cost more than the last one.
         looked_at = self._looked_at_next.union(self._roots[-most - 1 : -most]).difference(newest)
         self._looked_at_next.clear()
-        return self._forget_ended(sorted(looked_at, key=self._created_at_ms))
+        return self._forget_ended(sorted(looked_at, key=self._places.__getitem__))
 
     def trim_below(self, root: str, most: int) -> list[str]:
         """The same for what is below a root."""
         below = [node.id for node in self._with_all_below(root)][1:]
-        below.sort(key=self._created_at_ms)
+        below.sort(key=self._places.__getitem__)
         return self._forget_ended(below[:-most])
 
     def _forget_ended(self, turn_ids: list[str]) -> list[str]:
@@ -267,7 +273,7 @@ class _Tree:
         siblings = self._roots if parent_id is None else self._children[parent_id]
         siblings.remove(turn_id)
         for each in gone:
-            del self._nodes[each]
+            del self._nodes[each], self._places[each]
             self._children.pop(each, None)
         return gone
 

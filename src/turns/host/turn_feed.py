@@ -69,7 +69,8 @@ class TurnFeed:
 
     def _on_record(self, record: TurnRecord) -> None:
         message = TurnRecordMessage(workspace_id=record.workspace_id, record=record)
-        self._tell(record.workspace_id, message, self._board.fold_record(record))
+        change = self._board.fold_record(record, is_new=record.status == "queued")
+        self._tell(record.workspace_id, message, change)
 
     def _on_event(self, event: TurnEvent) -> None:
         self._tell(event.workspace_id, of_event(event), self._board.fold_event(event))

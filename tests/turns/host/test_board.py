@@ -545,3 +545,28 @@ def test_what_is_below_an_old_turn_keeps_it_until_that_has_ended_too() -> None:
     assert kept is not None
     assert after is not None
     assert (kept.gone, after.gone) == (("t2",), ("t1", "c1"))
+
+
+def test_a_turn_that_begins_after_the_clock_was_set_back_is_the_newest() -> None:
+    board = Board(roots=2)
+    for number in (100, 101):
+        board.fold_record(ended(number, COMPLETE))
+    board.fold_record(a_record(1), is_new=True)
+    began = shown(board)
+    board.fold_record(ended(1, COMPLETE))
+    change = board.fold_record(a_record(2), is_new=True)
+
+    assert began == ["t101", "t1"]
+    assert change is not None
+    assert change.gone == ("t101",)
+    assert shown(board) == ["t1", "t2"]
+
+
+def test_of_children_the_newest_are_shown_also_when_the_clock_was_set_back() -> None:
+    board = Board(subturns=2)
+    board.fold_record(a_record(1, "running"))
+    for child, seconds in (("c1", 50), ("c2", 51), ("c3", 2)):
+        board.fold_event(spawned(child, seconds=seconds))
+        board.fold_event(child_ended(child))
+
+    assert shown(board) == ["t1", "c2", "c3"]
