@@ -39,7 +39,7 @@ async def restore_point(parts: LoopParts, session: str) -> RestorePoint:
             _log.debug("a partial is left as it is", problem=left.failure().pretty())
         last = await parts.history.tail(session, 1)
     except HistoryError as error:
-        raise TurnError("history", str(error), error.way_out) from error
+        raise TurnError("history", f"{error.path}: {error.message}", error.way_out) from error
     sequence = last[0].metadata.history_sequence if last else None
     return RestorePoint(sequence, parts.context_of(session).omitted)
 

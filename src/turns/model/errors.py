@@ -20,4 +20,4 @@ class TurnError(Exception):
 
     def __str__(self) -> str:
         said = f"{self.kind}: {self.message}"
-        return f"{said} {self.way_out}" if self.way_out else said
+        return f"{said.removesuffix('.')}. {self.way_out}" if self.way_out else said

@@ -557,3 +557,12 @@ async def test_what_a_factory_puts_beside_its_turn_is_released_too(process: Make
     await p.create()
 
     assert released == ["held", "beside"]
+
+
+# ---- the words
+
+
+@pytest.mark.parametrize("message", ["none runs", "none runs."])
+def test_an_error_and_its_way_out_are_two_sentences(message: str) -> None:
+    assert str(TurnError("kind", message, "Start one.")) == "kind: none runs. Start one."
+    assert str(TurnError("kind", "none runs")) == "kind: none runs"
