@@ -388,11 +388,11 @@ class TurnManager(Occupant):
             async with self._book.locks.hold(made.handle_id):
                 known = self._book.find(made.handle_id)
                 if known is None:
-                    known = made
+                    known = self._book.as_youngest(made)
                     # Masked: what is on disk is run.
                     with fb.uninterruptible():
-                        await self._book.put(made)
-                        self._running.enqueue(made)
+                        await self._book.put(known)
+                        self._running.enqueue(known)
         except TurnError as error:
             raise SendError(error.kind, str(error)) from error
         return TurnHandle(known.handle_id, known.turn_id)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fibers import AbortSignal
-from fibers.app import Blockage, Watchdog, occupy
+from fibers.app import AppScope, Blockage, Watchdog, occupy
 from streamengine import Tool
 from tests.streamengine.engine.kit import FINISH, WHOLE, Hand, calls, says, text
 from turns.loop import Background
@@ -40,6 +40,7 @@ async def test_a_tool_that_blocks_the_loop_is_named_with_the_line(
     hand = Hand("blocker", block)
     tool: Tool = Background(hand) if where == "in the background" else hand
     h = house(calls("blocker"), says(text("One moment."), FINISH), WHOLE, tools=lambda _: [tool])
+    assert isinstance(h.scope, AppScope)
     await occupy(h.scope, Watchdog(THRESHOLD_SECONDS, on_block=hear))
 
     handle = await h.create()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from datetime import timedelta
 from typing import final
 
 import fibers as fb
@@ -58,6 +59,16 @@ class Book:
     def in_workspace(self, workspace_id: str) -> list[TurnRecord]:
         """Those that run or ran in this workspace, the oldest first."""
         return [self._records[handle_id] for handle_id in self._by_workspace.get(workspace_id, ())]
+
+    def as_youngest(self, record: TurnRecord) -> TurnRecord:
+        """A new record, stamped as younger than all that wait: by the stamps a restart finds their
+        order again, and the wall clock may have been set back meanwhile.
+        """
+        last = next(reversed(self._unsettled), None)
+        if last is None or record.created_at > self._records[last].created_at:
+            return record
+        stamp = self._records[last].created_at + timedelta(microseconds=1)
+        return record.model_copy(update={"created_at": stamp, "updated_at": stamp})
 
     def has_queued(self, workspace_id: str) -> bool:
         """Whether a turn is to begin in this workspace."""

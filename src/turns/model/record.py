@@ -80,8 +80,10 @@ class TurnRecord(CamelModel):
         return None if self.cause is None else parse_cause(self.cause, self.evidence or {})
 
     def changed(self, **fields: Any) -> TurnRecord:
-        """The record with these fields changed, as of now."""
-        return self.model_copy(update={**fields, "updated_at": now()})
+        """The record with these fields changed, as of now; a clock that was set back takes it to no
+        time before its last change.
+        """
+        return self.model_copy(update={**fields, "updated_at": max(now(), self.updated_at)})
 
     def settled(self, cause: Cause, final: FinalMessage | None) -> TurnRecord:
         """The record once it settled for ``cause``."""

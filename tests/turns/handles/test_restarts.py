@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 import pytest
+from freezegun import freeze_time
 from structlog.testing import capture_logs
 
 import fibers as fb
@@ -258,6 +259,25 @@ async def test_a_stream_of_the_turn_itself_keeps_it_alive(process: MakeProcess) 
     line.give(text("Three"), TEXT_END, FINISH)
     line.end()
     assert (await after.get(handle)).final_message == "Three"
+
+
+async def test_a_clock_that_was_set_back_changes_no_order(process: MakeProcess) -> None:
+    with freeze_time("2026-05-01T12:00:00Z", real_asyncio=True) as wall:
+        before = await process(Line())
+        handles = [await before.create("one"), await before.create("two")]
+        wall.move_to("2026-05-01T11:00:00Z")
+        handles += [await before.create("three"), await before.create("four")]
+        await before.crash()
+
+        after = await process(WHOLE)
+        records = [await after.get(handle) for handle in handles]
+
+    assert [r.handle_id for r in await after.rt.run(after.turns.list())] == [
+        handle.handle_id for handle in handles
+    ]
+    asked = [call.request.text for call in after.desk.provider.calls]
+    assert asked == ["two", "three", "four"]
+    assert all(record.created_at <= record.updated_at for record in records)
 
 
 async def test_a_queued_turn_begins_after_the_restart(process: MakeProcess) -> None:
