@@ -130,7 +130,7 @@ class AgentLoop(TurnRunner):
         was stopped before it began), "context_limit", "stream". A stop or a hard abort ends it as
         interrupted, for "user".
         """
-        return self._run(turn, prompt, correlation)
+        return self._run(turn, lambda: prompt, correlation)
 
     def continue_session(
         self, turn: OpenTurn, correlation: Mapping[str, Any]
@@ -143,16 +143,17 @@ class AgentLoop(TurnRunner):
     @fb.effect(raises=TurnError)
     async def _continue(self, turn: OpenTurn, correlation: Mapping[str, Any]) -> bool:
         # No wait before the claim: of two, one gets the session.
-        if self.registry.claimed(turn.workspace_id) is None:
-            prompt = self.take_unheard(turn.workspace_id)
-            if prompt is None:
-                return False
-            await self._run(turn, prompt, correlation)
-            return True
-        raise TurnError("turn_active", f"a turn of {turn.workspace_id} runs already", "Steer it.")
+        session = turn.workspace_id
+        if self.registry.claimed(session) is None and not self.steering.waits(session):
+            return False
+        # Taken when it begins: of a turn that can't, it goes on waiting.
+        await self._run(turn, lambda: "\n\n".join(self.steering.take(session)), correlation)
+        return True
 
     @fb.effect(raises=TurnError)
-    async def _run(self, turn: OpenTurn, prompt: str, correlation: Mapping[str, Any]) -> None:
+    async def _run(
+        self, turn: OpenTurn, prompt: Callable[[], str], correlation: Mapping[str, Any]
+    ) -> None:
         agent = self._agents.default
         if agent is None:
             raise TurnError("no_agent", "there is no agent to run a turn", "Give the loop one.")
@@ -170,9 +171,9 @@ class AgentLoop(TurnRunner):
             self._roots[turn.turn_id] = root
             self._parts.runs[turn.turn_id] = root.run
             claim.state = root.state
-            done = self._register(turn.turn_id, lambda _message_id: root.run.goes_on)
             try:
-                exit_ = await root.run_to_its_end(prompt, restore)
+                done = self._register(turn.turn_id, lambda _message_id: root.run.goes_on)
+                exit_ = await root.run_to_its_end(prompt(), restore)
             finally:
                 del self._roots[turn.turn_id], self._parts.runs[turn.turn_id]
                 self._give_up(claim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -256,3 +257,42 @@ def test_what_is_cleared_is_gone() -> None:
     steering.put("s", "b")
 
     assert (steering.clear("s"), steering.clear("s"), steering.waits("s")) == (2, 0, False)
+
+
+@pytest.mark.parametrize("end", ["a history that can't be read", "an interrupt"])
+async def test_what_was_queued_waits_on_where_its_turn_can_t_begin(
+    room: MakeRoom, end: str
+) -> None:
+    r = room(WHOLE)
+    await r.do(r.loop.queue(WORKSPACE, "hello"))
+    hold = r.desk.history.hold("tail")
+    if end != "an interrupt":
+        r.desk.history.fail("tail")
+    beginning = r.rt.run_fork(r.loop.continue_session(r.open(), {})).ignore_failure()
+    await hold.begun.wait()
+    if end == "an interrupt":
+        beginning.interrupt_unsafe()
+    hold.go.set()
+    await r.desk.idle()
+    assert isinstance(beginning.poll(), fb.Failure)
+
+    r.desk.history.mend()
+    assert await r.do(r.loop.continue_session(r.open(), {}))
+
+    assert r.prompts == ["hello"]
+
+
+async def test_a_register_that_raises_keeps_no_session(room: MakeRoom) -> None:
+    r = room(WHOLE)
+
+    def broken(_turn_id: str, _pending: Callable[[str], bool]) -> Callable[[], None]:
+        raise RuntimeError("broken")
+
+    register, r.loop._register = r.loop._register, broken
+    with pytest.raises(RuntimeError, match="broken"):
+        await r.do(r.loop.run(r.open(), "Go", {}))
+    r.loop._register = register
+
+    await r.whole()
+
+    assert r.ends == ["completed"]
