@@ -76,6 +76,9 @@ class TurnRegistry:
         assert child.parent is not None, "a root has a session, not a parent"
         self._children[child.turn_id] = child
         child.parent.child_ids.append(child.turn_id)
+        root = list(child.ancestors)[-1]
+        if self.root(root.session) is not root:  # it ended while the child waited for a slot
+            self._outlived[root.turn_id] = root
 
     def remove_child(self, child: TurnState) -> None:
         """Can be repeated."""

@@ -214,6 +214,34 @@ async def test_a_root_is_known_while_turns_below_it_run(tree: MakeTree) -> None:
     assert t.registry.find(root.turn_id) is None
 
 
+@pytest.mark.spec("U2")
+async def test_a_root_that_ends_while_a_child_spawns_is_known_while_that_runs(
+    tree: MakeTree,
+) -> None:
+    """As it waits for a slot nothing runs below; and whoever ends the root hard means it too."""
+    gate = Gate()
+    t = tree(gate)
+    root = t.root()
+    taken = [root.slots.slot() for _ in range(root.slots.limit)]
+    for slot in taken:
+        await t.rt.run(slot.acquire(1))
+    await t.spawn_in_background(root, critical=True)
+    claim = t.registry.claimed("w1")
+    assert claim is not None
+    t.finish(root)
+    t.registry.give_up(claim)
+    assert t.registry.find(root.turn_id) is None
+
+    taken[0].release()
+    await t.idle()
+
+    assert len(t.registry.children) == 1
+    assert t.registry.find(root.turn_id) is root
+    t.finish(root, hard=True)
+    await t.idle()
+    assert (t.registry.children, t.registry.find(root.turn_id)) == ((), None)
+
+
 # ---- the scope of an open turn
 
 
