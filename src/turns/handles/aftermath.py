@@ -10,7 +10,7 @@ from typing import Final, TypeAlias, final
 import structlog
 
 import fibers as fb
-from fibers import Effect, Fiber
+from fibers import Effect
 from streamengine.abandoned import ended_within
 from streamengine.payloads import text_of
 
@@ -19,7 +19,9 @@ from .book import Book
 from .places import Places
 
 REMOVAL_SECONDS: Final = 30.0
-"""How long the removal of its workspace may keep the owner of a settled turn from being told."""
+"""How long what a settled turn leaves behind, and the removal of its workspace, may keep its owner
+from being told.
+"""
 
 _REMOVAL: Final = "removal"
 
@@ -60,19 +62,27 @@ class Aftermath:
         """Do what is due after this turn. Never fails: what can't be done is tried at the next
         start.
         """
-        await self._closed(handle_id)
-        removing: Fiber[None] | None = None
-        if self._due_in(self._book.get(handle_id).workspace_id):
-            removing = await self._guarded(handle_id, self._remove_workspace).fork_child()
-            removing.set_name(f"removal of the workspace of {handle_id}")
-            if await ended_within(removing, await fb.current_clock(), REMOVAL_SECONDS) is None:
-                _log.warning(
-                    "the removal of a workspace hangs: turns that are to begin there wait for it",
-                    handleId=handle_id,
-                )
+        leaving = self._leave(handle_id)
+        if not self.is_due(self._book.get(handle_id)):
+            await leaving  # at most it is the last one in what another has to remove
+            return
+        going = await leaving.fork_child()
+        going.set_name(f"end of the workspace of {handle_id}")
+        if await ended_within(going, await fb.current_clock(), REMOVAL_SECONDS) is None:
+            _log.warning(
+                "what a turn leaves behind does not end, or the removal of its workspace hangs: "
+                "turns that are to begin there wait for it",
+                handleId=handle_id,
+            )
         await self._guarded(handle_id, self._tell_owner)
-        if removing is not None:
-            await removing.exit()
+        await going.exit()
+
+    @fb.effect
+    async def _leave(self, handle_id: str) -> None:
+        """Wait until it holds nothing, then remove its workspace where that is to go."""
+        await self._closed(handle_id)
+        if self._due_in(self._book.get(handle_id).workspace_id):
+            await self._guarded(handle_id, self._remove_workspace)
 
     @fb.effect
     async def _guarded(self, handle_id: str, step: Callable[[str], Awaitable[None]]) -> None:

@@ -24,6 +24,7 @@ from tests.streamengine.engine.kit import (
     text,
 )
 from turns import OpenTurn, TurnEnd, TurnError, TurnHandle, TurnRunner
+from turns.handles.aftermath import REMOVAL_SECONDS
 from turns.handles.continuation import Continuations
 from turns.handles.creation import new_record
 from turns.handles.plain import PlainTurn
@@ -513,6 +514,19 @@ async def test_a_deaf_runner_keeps_its_workspace_but_nothing_that_its_turn_held(
     deaf.go.set()
     await p.idle()
     assert await p.status(after) != "queued"
+
+
+@pytest.mark.spec("T19")
+async def test_a_deaf_runner_keeps_the_word_from_nobody(process: MakeProcess, deaf: Deaf) -> None:
+    p = await process(runner=deaf)
+    handle = await p.create(attention="notify")
+    await p.rt.run(p.turns.interrupt(handle.handle_id, by="ada"))
+    await p.desk.pass_time(REMOVAL_SECONDS - 1)
+    assert p.told.attention == []
+
+    await p.desk.pass_time(1)
+
+    assert [record.handle_id for record in p.told.attention] == [handle.handle_id]
 
 
 @pytest.mark.spec("T14", "O1")

@@ -456,9 +456,10 @@ async def test_a_turn_that_begins_before_the_removal_puts_it_off(process: MakePr
 
 
 @pytest.mark.spec("T19", "T21")
+@pytest.mark.parametrize("attention", ["notify", "blocking"])
 @pytest.mark.parametrize("how", ["raises", "dies", "hangs"])
 async def test_a_removal_that_breaks_or_hangs_keeps_the_word_from_nobody(
-    process: MakeProcess, how: str
+    process: MakeProcess, how: str, attention: str
 ) -> None:
     gate = fb.Latch()
 
@@ -469,10 +470,11 @@ async def test_a_removal_that_breaks_or_hangs_keeps_the_word_from_nobody(
 
     p = await process(WHOLE, dispose=dispose)
     with capture_logs() as logs:
-        handle = await p.create(disposable=True, attention="notify")
+        handle = await p.create(disposable=True, attention=attention)
         await p.desk.pass_time(REMOVAL_SECONDS if how == "hangs" else 0)
 
-    assert [r.handle_id for r in p.told.attention] == [handle.handle_id]
+    told = [handle.handle_id] if attention == "notify" else []
+    assert [r.handle_id for r in p.told.attention] == told
     (warning,) = [log for log in logs if log["log_level"] == "warning"]
     assert ("hangs" if how == "hangs" else "could not be removed") in warning["event"]
     assert (await p.get(handle)).workspace_disposed_at is None
