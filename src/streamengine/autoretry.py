@@ -30,6 +30,7 @@ from .model.events import (
 )
 from .model.note import LastEnd, WorkspaceNote
 from .model.rows import AssistantRow, Row, UserRow
+from .payloads import text_of
 from .recovered import log_not_recovered, log_recovered
 from .retry import RetryManager, RetryState
 from .startup import ASK_USER, StartupVerdict, asks_a_person, startup_verdict
@@ -144,7 +145,7 @@ class AutoRetry(Occupant):
             _log.warning(
                 "a stop is not remembered: after a restart the answer is tried again",
                 workspaceId=workspace_id,
-                error=str(exit_.failure().squash()),
+                error=text_of(exit_.failure().squash()),
             )
 
     @fb.effect(raises=HistoryError)

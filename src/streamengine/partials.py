@@ -15,6 +15,7 @@ from .model.errors import HistoryError
 from .model.note import LastEnd
 from .model.rows import RowMetadata
 from .model.usage import Usage
+from .payloads import text_of
 from .stream import Stream
 
 PARTIAL_WRITE_THROTTLE_SECONDS: Final = 0.5
@@ -183,5 +184,5 @@ def _log_not_written(stream: Stream, cause: fb.Cause[HistoryError]) -> None:
         "partial not written",
         workspaceId=stream.workspace_id,
         messageId=stream.message_id,
-        error=str(cause.squash()),
+        error=text_of(cause.squash()),
     )

@@ -19,6 +19,7 @@ from fibers import Scope
 
 from .abandoned import Abandoned, ended_within
 from .cancel import Canceller
+from .payloads import text_of
 from .stream import StopWish, Stream
 
 PROVIDER_GRACE_SECONDS: Final = 0.25
@@ -115,7 +116,7 @@ class Supervision:
                     "a resource of a stream failed to close",
                     workspaceId=workspace_id,
                     messageId=message_id,
-                    error=str(exit_.failure().squash()),
+                    error=text_of(exit_.failure().squash()),
                 )
             return
         who = " and ".join(at_work()) or "a resource"

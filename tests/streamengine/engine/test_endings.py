@@ -101,7 +101,7 @@ async def test_a_stream_is_streaming_until_its_row_is_durable(desk: MakeDesk) ->
     gate.go.set()
 
     assert (await d.done(handle)).status == "completed"
-    assert not d.engine.is_streaming(WORKSPACE)
+    assert d.is_idle
 
 
 @pytest.mark.spec("E2")
@@ -352,6 +352,29 @@ async def test_an_error_that_cannot_be_printed_ends_its_stream_too(desk: MakeDes
     completion = await d.done(handle)
 
     assert (completion.status, completion.error) == ("failed", "HostileError")
+
+
+@pytest.mark.spec("E28")
+@pytest.mark.parametrize("how", ["stop", "end"])
+async def test_a_store_whose_error_can_t_be_printed_keeps_no_stream(
+    desk: MakeDesk, how: str
+) -> None:
+    line = Line()
+    d = desk(line)
+    handle = await d.start()
+    d.history.fail("write_partial", HostileError())
+    line.give(text("Hello"))
+    await d.pass_time(1)
+
+    if how == "stop":
+        await d.stop("user")
+    else:
+        line.give(FINISH)
+        line.end()
+    completion = await d.done(handle)
+
+    assert completion.status == ("aborted" if how == "stop" else "completed")
+    assert d.is_idle
     assert d.is_idle
 
 
