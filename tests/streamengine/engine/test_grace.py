@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 import fibers as fb
 from fibers.testing import TestClock
@@ -70,4 +71,23 @@ async def test_the_rounding_of_a_clock_makes_no_grace_endless(
 
     assert waiting.done()
     assert await waiting is None
+    hanging.interrupt_unsafe()
+
+
+@pytest.mark.timeout(20)
+async def test_a_clock_that_breaks_ends_a_wait_and_holds_no_loop() -> None:
+    """Tried anew at once and for ever, it would leave nobody else a turn."""
+
+    class Broken:
+        def now(self) -> float:
+            return 0.0
+
+        def sleep(self, d: fb.Duration) -> fb.Effect[None]:
+            return fb.Effect.die(RuntimeError("the clock is broken"))
+
+    hanging = fb.run_fork(fb.Effect.never())
+    with capture_logs() as logs:
+        assert await ended_within(hanging, Broken(), GRACE_SECONDS) is None
+
+    assert [log["error"] for log in logs] == ["the clock is broken"]
     hanging.interrupt_unsafe()
