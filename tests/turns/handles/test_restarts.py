@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
@@ -61,6 +62,22 @@ async def test_a_turn_without_a_final_answer_is_interrupted_after_a_restart(
     waiter = after.waiting(handle)
     await after.idle()
     assert isinstance(waiter.poll(), fb.Failure)
+
+
+@pytest.mark.spec("T16", "T22")
+async def test_a_turn_whose_history_is_gone_is_interrupted_and_its_workspace_goes_on(
+    process: MakeProcess, tmp_path: Path
+) -> None:
+    before, handle = await killed(process)
+    await before.crash()
+    shutil.rmtree(tmp_path / "workspaces" / WORKSPACE)
+
+    after = await process(WHOLE)
+    further = await after.create("Again")
+
+    record = await after.get(handle)
+    assert (record.status, record.cause) == ("interrupted", "stale-restart")
+    assert await after.status(further) == "completed"
 
 
 @pytest.mark.spec("T16")
