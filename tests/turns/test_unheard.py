@@ -124,7 +124,7 @@ async def test_after_a_failure_it_is_run_too(house: MakeHouse) -> None:
     assert (after.prompt, after.status) == ("Try this instead", "completed")
 
 
-@pytest.mark.spec("B22", "U25")
+@pytest.mark.spec("U25")
 @pytest.mark.parametrize("how", ["interrupt", "hard end"])
 async def test_after_a_stop_it_is_held_until_somebody_begins_a_turn(
     house: MakeHouse, how: str
