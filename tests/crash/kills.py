@@ -23,6 +23,10 @@ from .victim import Kill, die
 
 LAST_POINT: Final = 30
 """Most lives have more steps on disk than this, and as many writes."""
+UNKNOWN: Final = 255
+"""The exit code of multiprocessing where the server of forks has lost it. What the process told
+says then how it ended.
+"""
 LIFE_SECONDS: Final = 30.0
 """Of real time; a victim that takes longer hangs."""
 
@@ -45,9 +49,9 @@ def kill(state: Path, seed: int, point: Kill) -> Known | None:
         victim.join()
         raise AssertionError(f"the process of seed {seed} hangs at {point}")
     if known is None:
-        assert victim.exitcode == 0, (seed, point, victim.exitcode)
+        assert victim.exitcode in (0, UNKNOWN), (seed, point, victim.exitcode)
         return None
-    assert victim.exitcode == -signal.SIGKILL, (seed, point, victim.exitcode)
+    assert victim.exitcode in (-signal.SIGKILL, UNKNOWN), (seed, point, victim.exitcode)
     return known
 
 
@@ -56,6 +60,7 @@ def _heard(pipe: Any) -> Known | None:
     accepted: list[str] = []
     dropping: set[str] = set()
     died_at_seconds: float | None = None
+    has_ended = False
     with suppress(EOFError):
         while True:
             what, at_seconds, value = json.loads(pipe.recv_bytes())
@@ -66,9 +71,12 @@ def _heard(pipe: Any) -> Known | None:
                     accepted.append(value)
                 case "dropping":
                     dropping.add(value)
+                case "ends":
+                    has_ended = True
                 case _:
                     died_at_seconds = at_seconds
     if died_at_seconds is None:
+        assert has_ended, "the process told neither of its death nor of its end"
         return None
     return Known(died_at_seconds, tuple(accepted), told, frozenset(dropping))
 

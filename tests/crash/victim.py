@@ -50,7 +50,9 @@ class Victim:
             self._real_write = os.write
             os.write = self._write
 
-    def _tell(self, kind: Literal["event", "accepted", "dropping", "dies"], what: object) -> None:
+    def _tell(
+        self, kind: Literal["event", "accepted", "dropping", "dies", "ends"], what: object
+    ) -> None:
         at = asyncio.get_running_loop().time()
         self._told.send_bytes(json.dumps([kind, at, what]).encode())
 
@@ -101,6 +103,7 @@ class Victim:
             if drops or rng.random() < 0.4:
                 await engine.stop_stream(workspace_id, reason="user", abandon_partial=drops)
         let_go.set()
+        self._tell("ends", None)
 
 
 def die(state: str, seed: int, kill: Kill, told: Connection) -> None:
