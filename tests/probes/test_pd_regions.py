@@ -232,21 +232,22 @@ async def test_entering_restore_raises_a_pending_interrupt() -> None:
     assert interrupted(by=7) == exit
 
 
+@fb.effect
+async def restored_by_hand(gate: asyncio.Future[int], seen: list[Interrupt | None]) -> None:
+    """Enters a restore once the gate is open, and notes what that raises."""
+    with fb.uninterruptible() as restore:
+        await gate
+        try:
+            restore().__enter__()
+        except asyncio.CancelledError as exc:
+            seen.append(fb.interrupt_of(exc))
+
+
 @pytest.mark.spec("PD17")
 async def test_what_restore_raises_is_this_fibers_own_interrupt() -> None:
     """interrupt_of knows it."""
     seen, gate = list[Interrupt | None](), new_gate()
-
-    @fb.effect
-    async def body() -> None:
-        with fb.uninterruptible() as restore:
-            await gate
-            try:
-                restore().__enter__()
-            except asyncio.CancelledError as exc:
-                seen.append(fb.interrupt_of(exc))
-
-    fiber = fb.run_fork(body())
+    fiber = fb.run_fork(restored_by_hand(gate, seen))
     fiber.interrupt_unsafe(by=7, reason="enough")
     gate.set_result(1)
     await fiber.exit()
@@ -258,17 +259,7 @@ async def test_what_restore_raises_is_this_fibers_own_interrupt() -> None:
 async def test_of_two_pending_interrupts_restore_raises_the_first() -> None:
     """The second is in the cause, as everywhere."""
     seen, gate = list[Interrupt | None](), new_gate()
-
-    @fb.effect
-    async def body() -> None:
-        with fb.uninterruptible() as restore:
-            await gate
-            try:
-                restore().__enter__()
-            except asyncio.CancelledError as exc:
-                seen.append(fb.interrupt_of(exc))
-
-    fiber = fb.run_fork(body())
+    fiber = fb.run_fork(restored_by_hand(gate, seen))
     fiber.interrupt_unsafe(by=7)
     fiber.interrupt_unsafe(by=8)
     gate.set_result(1)

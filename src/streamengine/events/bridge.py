@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_ROUNDING_SECONDS: Final = 0.5e-9
+"""By so much a clock and a sum of its times may differ."""
+
 HEARTBEAT_SECONDS: Final = 5.0
 
 _NOTHING: Final = object()
@@ -108,8 +111,7 @@ class _Beats(Generic[T]):
 
     def take(self) -> bool:
         """Whether one is due; it counts as told then."""
-        # Half a nanosecond: the clock and the sum may differ by a rounding.
-        if self._clock.now() + 0.5e-9 < self._start + (self._told + 1) * self._interval:
+        if self._clock.now() + _ROUNDING_SECONDS < self._start + (self._told + 1) * self._interval:
             return False
         self._told += 1
         return True

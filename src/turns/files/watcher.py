@@ -70,6 +70,7 @@ class FolderWatcher:
         self._holders: set[object] = set()
         self._marks: Mapping[str, _Mark] | None = None
         self._subscribers = Subscribers[FileChange]("file changes")
+        self._is_wanted = asyncio.Event()
         self._looking = asyncio.Lock()
         self._told_of_limit = False
 
@@ -80,13 +81,18 @@ class FolderWatcher:
 
     def subscribe(self, f: Callable[[FileChange], object]) -> Callable[[], None]:
         """Call ``f`` with each change; gives what ends that."""
+        self._is_wanted.set()
         return self._subscribers.subscribe(f)
 
     @fb.effect
     async def run(self) -> None:
         """Look again and again, as long as there is somebody to tell; never ends by itself."""
         while True:
-            if self._subscribers:
+            if not self._subscribers:
+                # No timer meanwhile: a server has one of these for each workspace.
+                self._is_wanted.clear()
+                await self._is_wanted.wait()
+            else:
                 await self.refresh()
             await fb.sleep(self._interval_seconds)
 
