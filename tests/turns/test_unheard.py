@@ -208,7 +208,9 @@ async def test_what_a_broken_store_keeps_from_becoming_a_turn_is_heard_by_the_ne
     assert prompts(h) == ["Go", "Next", "And then?"]
 
 
-async def test_what_a_shutdown_keeps_from_becoming_a_turn_is_told(house: MakeHouse) -> None:
+async def test_what_a_shutdown_keeps_from_becoming_a_turn_is_told(
+    house: MakeHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     h = house(WHOLE)
     hold = h.desk.history.hold("finalize")
     handle = await h.create()
@@ -223,7 +225,7 @@ async def test_what_a_shutdown_keeps_from_becoming_a_turn_is_told(house: MakeHou
         return said
 
     # In the tick in which the turn is over, and what follows it has not begun.
-    h.joined.loop.take_unheard = taken  # type: ignore[method-assign]  # only the tick is looked for
+    monkeypatch.setattr(h.joined.loop, "take_unheard", taken)
     with capture_logs() as logs:
         hold.go.set()
         await h.desk.idle()
