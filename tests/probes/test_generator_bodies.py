@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import tracemalloc
 import types
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -15,7 +14,7 @@ import pytest
 import fibers as fb
 from fibers import Die, Effect, EffectGen, Fail, Interrupt
 from fibers.testing import TestClock
-from tests.memory import traced
+from tests.memory import peak_bytes
 from tests.probes.kit_f import (
     Boom,
     cause_of,
@@ -577,13 +576,9 @@ async def test_a_long_loop_in_a_generator_is_flat() -> None:
             total += yield from Effect.succeed(n).map(lambda n: n % 2)
         return total
 
-    await loop(1000)
-    with traced():
-        await loop(1_000)
-        few = tracemalloc.get_traced_memory()[1]
-        tracemalloc.reset_peak()
-        assert await loop(100_000) == 50_000
-        many = tracemalloc.get_traced_memory()[1]
+    assert await loop(1000) == 500
+    few = await peak_bytes(lambda: loop(1_000))
+    many = await peak_bytes(lambda: loop(50_000))
 
     assert many < few + 20_000
 

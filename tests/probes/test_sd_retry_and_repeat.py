@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tracemalloc
 from typing import Never
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 import fibers as fb
 from fibers import Cause, Die, Effect, Fail, Failure, Interrupt, Schedule, Success
 from fibers.testing import TestClock
-from tests.memory import traced
+from tests.memory import peak_bytes
 from tests.probes.kit_s import Boom, Runs, ms, times_of
 
 # ---- SD1, SD5: repeat
@@ -420,15 +419,12 @@ async def test_100_000_rounds_are_flat(clock: TestClock, rt: fb.Runtime) -> None
         Schedule.during(1).while_(lambda _: Effect.succeed(True)),
     )
 
-    async def peak_of(rounds: int) -> int:
-        limited = schedule.up_to(rounds)
-        with traced():
-            assert await rt.run(run().repeat(limited)) == 0.0
-            return tracemalloc.get_traced_memory()[1]
+    async def rounds(most: int) -> None:
+        assert await rt.run(run().repeat(schedule.up_to(most))) == 0.0
 
-    await peak_of(100)
-    few = await peak_of(1_000)
-    many = await peak_of(20_000)
+    await rounds(100)
+    few = await peak_bytes(lambda: rounds(1_000))
+    many = await peak_bytes(lambda: rounds(10_000))
     await rt.run(run().repeat(Schedule.recurs(100_000)))
 
     assert many < few + 20_000
@@ -443,12 +439,8 @@ async def test_100_000_retries_are_flat(rt: fb.Runtime) -> None:
     async def run() -> None:
         raise boom
 
-    with traced():
-        await rt.run(run().retry(times=500).ignore())
-        few = tracemalloc.get_traced_memory()[1]
-        tracemalloc.reset_peak()
-        await rt.run(run().retry(times=5_000).ignore())
-        many = tracemalloc.get_traced_memory()[1]
+    few = await peak_bytes(lambda: rt.run(run().retry(times=500).ignore()))
+    many = await peak_bytes(lambda: rt.run(run().retry(times=5_000).ignore()))
     await rt.run(run().retry(times=100_000).ignore())
 
     assert many < few + 20_000

@@ -7,7 +7,6 @@ import collections.abc
 import contextvars
 import gc
 import logging
-import tracemalloc
 import warnings
 import weakref
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ import pytest
 
 import fibers as fb
 from fibers import Die, Effect, Interrupt, Scope, Success
-from tests.memory import traced
+from tests.memory import kept_bytes
 from tests.probes.kit_hosting import fiber_of, hosted_run, hosting, task_of, turns
 
 if TYPE_CHECKING:
@@ -999,23 +998,19 @@ async def test_ended_tasks_leave_nothing_behind() -> None:
         except Boom:
             pass
 
-    async with Scope("parallel") as scope:
-        with hosting(scope):
+    async def rounds(count: int) -> None:
+        for _ in range(count):
             await task_of(body())
             await fails_and_is_heard()
-            with traced():
-                for _ in range(200):
-                    await task_of(body())
-                    await fails_and_is_heard()
-                before, _ = tracemalloc.get_traced_memory()
-                for _ in range(1000):
-                    await task_of(body())
-                    await fails_and_is_heard()
-                after, _ = tracemalloc.get_traced_memory()
+
+    async with Scope("parallel") as scope:
+        with hosting(scope):
+            await rounds(200)
+            kept = await kept_bytes(lambda: rounds(1_000))
             assert scope.state == "empty"
 
     # asyncio's own set of tasks keeps some of the references that it has dropped.
-    assert after - before < 100_000
+    assert kept < 100_000
 
 
 @pytest.mark.spec("TF8", "PD13")
