@@ -19,7 +19,7 @@ COVERED := $(wildcard $(addprefix tests/,$(addsuffix /test_*.py,probes regressio
 # What runs the same lines thousands of times takes a tracer minutes, and shows it no more.
 UNTRACED := $(wildcard $(addprefix tests/,probes/*sweeps.py \
 	$(patsubst %,regressions/test_%.py,depth flat_memory fuzz native native_twins)))
-CODE := $(wildcard src tests tools bench examples docs/conf.py)
+CODE := $(wildcard src tests tools bench examples docs/conf.py hatch_build.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -30,7 +30,7 @@ help:
 	@echo "check  format, lint, types, layers, docs flake  lifecycle tests, repeated and under load"
 	@echo "spec   semantics that no test pins       bench  the benchmarks"
 	@echo "mutation  do the tests notice a bug in the run loop, a scope, a region?"
-	@echo "native compiles the hot paths; FIBERS_PURE=1 does without"
+	@echo "native compiles the hot paths here, as a wheel has them; FIBERS_PURE=1 does without"
 	@echo "conformance  CPython's and anyio's own tests, with the task factory"
 	@echo "coverage  branch coverage of src/fibers, with what is missing"
 	@echo "drill  the server, ended in every way   docs   the pages, in build/docs"

@@ -55,7 +55,9 @@ def _installed(root: Path, work: Path) -> Path:
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
     site = work / "site"
     # With the build backend of this environment: an isolated build would fetch one.
-    _output_of(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(work), str(root))
+    # Pure: the types are the same, and nothing has to be compiled.
+    build = (*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(work), str(root))
+    _output_of(*build, environment={**os.environ, "FIBERS_PURE": "1"})
     wheels = map(str, work.glob("*.whl"))
     _output_of(*pip, "install", "--no-index", "--no-deps", "--target", str(site), *wheels)
     return site

@@ -260,7 +260,7 @@ print(fb.run(main()))
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the twin is for 3.11 to 3.13")
 def test_it_compiles_and_runs(tmp_path: Path) -> None:
     """Without a warning: they are errors."""
-    target = native.build(tmp_path)
+    target = native.build(tmp_path, strict=True)
     environment = {**os.environ, "FIBERS_PURE": "0"}
 
     done = subprocess.run(

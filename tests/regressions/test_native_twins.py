@@ -50,7 +50,7 @@ def _told(arguments: Sequence[str], *, pure: bool) -> list[str]:
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the twin is for 3.11 to 3.13")
 def test_random_programs_say_the_same_with_the_twin_and_without(tmp_path: Path) -> None:
     """Every log, exit, count of steps; `python -m tests.regressions.twin_programs` runs more."""
-    compiled = native.build(tmp_path)
+    compiled = native.build(tmp_path, strict=True)
 
     pure = _told(["0", str(PROGRAMS)], pure=True)
     quick = _told(["0", str(PROGRAMS), str(compiled)], pure=False)
