@@ -3,9 +3,9 @@
     python -m tools.verify_types
 
 builds the project, installs the wheel into a directory of its own and has every public symbol of
-`fibers` looked at. Prints the score, then each symbol whose type is unknown or could be inferred
-otherwise by another checker, and each function and class without a docstring. Exit status 1 where
-there is any. Needs the development environment, and no network.
+its packages looked at. Prints the scores, then each symbol whose type is unknown or could be
+inferred otherwise by another checker, and each function and class of `fibers` without a docstring.
+Exit status 1 where there is any. Needs the development environment, and no network.
 
 Only an installed package is looked at: what an editable install points to is not found.
 """
@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGE: Final = "fibers"
+PACKAGES: Final = ("fibers", "streamengine", "turns")
+# The other two say at the base class what a method does, and by a name what an event is.
+DESCRIBED: Final = ("fibers",)
 
 
 class VerifyError(Exception):
@@ -42,12 +44,16 @@ class Report:
     """A line for each that lacks something: `file:line: symbol: what`."""
 
 
-def verify(root: Path, package: str) -> Report:
-    """Build the project at `root` and verify `package` in its wheel. Raises VerifyError."""
+def verify(root: Path, package: str, *, described: bool = True) -> Report:
+    """Build the project at `root` and verify `package` in its wheel. Raises VerifyError.
+
+    `described`: a function or class without a docstring is incomplete, too.
+    """
     with tempfile.TemporaryDirectory(prefix="verify-types-") as name:
         # Resolved: pyright tells paths so, and a temporary directory may be a link.
         work = Path(name).resolve()
-        return _report(_checked(_installed(root, work), package, work), work)
+        found = _checked(_installed(root, work), package, work)
+        return _report(found, work, described)
 
 
 def _installed(root: Path, work: Path) -> Path:
@@ -105,13 +111,15 @@ def _output_of(
     return done.stdout
 
 
-def _report(found: dict[str, Any], work: Path) -> Report:
+def _report(found: dict[str, Any], work: Path, described: bool) -> Report:
     incomplete: list[str] = []
     for symbol in found["symbols"]:
         said: list[dict[str, Any]] = symbol["diagnostics"]
         # An incomplete one with nothing said of it consists of others that are in the list.
         for each in said:
             what = " ".join(each["message"].split())
+            if what.startswith("No docstring") and not described:
+                continue
             at = ""
             if "range" in each:
                 path = Path(each["file"]).relative_to(work / "site")
@@ -126,17 +134,20 @@ def _report(found: dict[str, Any], work: Path) -> Report:
 
 def main() -> int:
     """Exit status 0 where every public symbol is complete."""
-    try:
-        report = verify(ROOT, PACKAGE)
-    except VerifyError as error:
-        print(f"verify-types: {error}", file=sys.stderr)
-        return 1
-    # Rounded down: 100 % means all.
-    percent = math.floor(report.score * 1000) / 10
-    print(f"verify-types: {PACKAGE}: {percent:g} % complete, {report.symbols} symbols seen")
-    for line in report.incomplete:
-        print(line)
-    return 1 if report.incomplete or report.score < 1 else 0
+    lacking = False
+    for package in PACKAGES:
+        try:
+            report = verify(ROOT, package, described=package in DESCRIBED)
+        except VerifyError as error:
+            print(f"verify-types: {error}", file=sys.stderr)
+            return 1
+        # Rounded down: 100 % means all.
+        percent = math.floor(report.score * 1000) / 10
+        print(f"verify-types: {package}: {percent:g} % complete, {report.symbols} symbols seen")
+        for line in report.incomplete:
+            print(line)
+        lacking = lacking or bool(report.incomplete) or report.score < 1
+    return 1 if lacking else 0
 
 
 if __name__ == "__main__":

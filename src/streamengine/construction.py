@@ -46,14 +46,14 @@ class Start:
 
     def __init__(self, workspace_id: str, clock: Clock, options: StartOptions) -> None:
         self.workspace_id = workspace_id
-        self.message_id = new_id("a")
+        self.message_id: str = new_id("a")
         self.clock = clock
         self.options = options
-        self.controller = AbortController()
-        self.completing = Completing()
+        self.controller: AbortController = AbortController()
+        self.completing: Completing = Completing()
         self.stop: StopWish | None = None
         self.stream: Stream | None = None
-        self.scope = Scope(name=f"stream {self.message_id}")
+        self.scope: Scope = Scope(name=f"stream {self.message_id}")
         self.temp_directory: Path | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -65,7 +65,7 @@ class StreamEngine(Occupant):
         tools: Iterable[Tool] = (),
         options: EngineOptions | None = None,
     ) -> None:
-        self.events = EventSpine()
+        self.events: EventSpine = EventSpine()
         self._history = history
         self._provider = provider
         self._clock = clock

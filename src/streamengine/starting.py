@@ -82,7 +82,7 @@ class Starting:
         )
         self._starts: dict[str, list[Start]] = {}
         self._answers = Answers()
-        self.locks = WorkspaceLocks()
+        self.locks: WorkspaceLocks = WorkspaceLocks()
 
     @property
     def workspaces(self) -> list[str]:

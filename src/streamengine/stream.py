@@ -108,9 +108,9 @@ class Stream:
         # Owns everything that the stream holds. Closed in this order: what works (all at once),
         # what the work had leased, what was made before both.
         self.scope = scope
-        self.leases = scope.fork_scope("parallel")
-        self.work = scope.fork_scope("parallel")
-        self.about = About(
+        self.leases: Scope = scope.fork_scope("parallel")
+        self.work: Scope = scope.fork_scope("parallel")
+        self.about: About = About(
             workspace_id=workspace_id,
             message_id=message_id,
             correlation=request.correlation,
@@ -119,10 +119,10 @@ class Stream:
         self.temp_directory: Path | None = None
         self.steps: Steps | None = None
         # Of the provider call that runs: another one may take over where it refuses.
-        self.model = request.model
+        self.model: str | None = request.model
         # Append only, one part a delta: what was recorded never changes. fold_parts() reads it.
         self.parts: list[MessagePart] = []
-        self.usage = UsageMeter()
+        self.usage: UsageMeter = UsageMeter()
         self.last_usage: UsageDeltaEvent | None = None
         # Its stream-start goes out, or has.
         self.told_start = False
@@ -136,7 +136,7 @@ class Stream:
         self.writer: PartialWriter | None = None
         self.transcript: Transcript | None = None
         self._at_work: dict[Fiber[Any, Any], str] = {}
-        self.start_time_ms = time.time_ns() // 1_000_000
+        self.start_time_ms: int = time.time_ns() // 1_000_000
         self._started = time.perf_counter()
         self._last_timestamp_ms = 0
         self._at_the_end: list[Callable[[], None]] = []

@@ -32,9 +32,9 @@ class UsageMeter:
     """The sums of one stream."""
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps: int = 0
         """How many steps have said what they cost."""
-        self.total = Usage()
+        self.total: Usage = Usage()
         self.last_step: Usage | None = None
         self.provider_metadata: dict[str, Any] = {}
         """What providers said beside the numbers; of each one's entry the last."""

@@ -85,12 +85,12 @@ class TurnManager(Occupant):
         self._runner = options.runner or PlainRunner(engine)
         self._recovery = options.recovery
         self._on_attention = options.on_attention
-        self.continuations = options.continuations or Continuations()
+        self.continuations: Continuations = options.continuations or Continuations()
         self.continuations.on_done = self._look_again_at
         self._waiters = Waiters()
         self._book = Book(store)
         liveness = Liveness(engine, options.retries)
-        self.settlement = Settlement(
+        self.settlement: Settlement = Settlement(
             self._book, self._waiters, release=self._release, afterwards=self._afterwards
         )
         verdicts = Verdicts(engine.history, self.settlement, later=self._later)

@@ -46,16 +46,16 @@ class Turn(BareTurn):
         self._workspace = workspace
         self._observers = Subscribers[None]("what a turn holds")
         self._given_back = fb.Latch()
-        self.continuation = ContinuationHold(self, workspace.continuation)
-        self.readings = ReadingsHold(self, workspace.readings)
-        self.message = MessageHold(self, workspace.message)
-        self.records = RecordsHold(self, workspace.records)
-        self.warnings = WarningHold(self, workspace.warnings)
+        self.continuation: ContinuationHold = ContinuationHold(self, workspace.continuation)
+        self.readings: ReadingsHold = ReadingsHold(self, workspace.readings)
+        self.message: MessageHold = MessageHold(self, workspace.message)
+        self.records: RecordsHold = RecordsHold(self, workspace.records)
+        self.warnings: WarningHold = WarningHold(self, workspace.warnings)
         # Before the change group, and so given back after it: the look at the folder that the end
         # of the group brings about still finds whose the changes are.
-        self.attribution = AttributionHold(self, workspace.attribution)
-        self.changes = ChangeHold(self, workspace.journal, workspace.watcher)
-        self.permission = PermissionHold(self, workspace.permissions)
+        self.attribution: AttributionHold = AttributionHold(self, workspace.attribution)
+        self.changes: ChangeHold = ChangeHold(self, workspace.journal, workspace.watcher)
+        self.permission: PermissionHold = PermissionHold(self, workspace.permissions)
         if self._scope.state == "closed":
             self._end = "torn-down"
             self._given_back.open_unsafe()

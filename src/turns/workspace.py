@@ -40,19 +40,19 @@ class Workspace:
         watch_seconds: float = INTERVAL_SECONDS,
     ) -> None:
         self.workspace_id = workspace_id
-        self.folder = Folder(folder)
+        self.folder: Folder = Folder(folder)
         directory = DurableDirectory(state, fsync=fsync)
-        self.message = LiveMessage()
-        self.records = ToolRecords()
-        self.permissions = PermissionDesk(directory)
-        self.journal = UndoJournal(state / "undo", self.folder, fsync=fsync)
-        self.warnings = UndoWarnings()
-        self.attribution = Attribution()
-        self.watcher = FolderWatcher(
+        self.message: LiveMessage = LiveMessage()
+        self.records: ToolRecords = ToolRecords()
+        self.permissions: PermissionDesk = PermissionDesk(directory)
+        self.journal: UndoJournal = UndoJournal(state / "undo", self.folder, fsync=fsync)
+        self.warnings: UndoWarnings = UndoWarnings()
+        self.attribution: Attribution = Attribution()
+        self.watcher: FolderWatcher = FolderWatcher(
             folder, author=lambda: self.attribution.author, interval_seconds=watch_seconds
         )
-        self.continuation = ContinuationFlag(directory)
-        self.readings = LiveReadings()
+        self.continuation: ContinuationFlag = ContinuationFlag(directory)
+        self.readings: LiveReadings = LiveReadings()
 
 
 @final

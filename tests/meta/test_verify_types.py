@@ -95,6 +95,13 @@ def test_each_symbol_that_lacks_something_is_named_with_its_place(tmp_path: Path
     assert report.score < 1
 
 
+def test_docstrings_are_asked_for_where_they_are_wanted(tmp_path: Path) -> None:
+    report = verify(project(tmp_path, LACKING), "small", described=False)
+
+    said = {line.split(": ")[1] for line in report.incomplete}
+    assert said == {"small.Unannotated.size", "small.unknown"}
+
+
 def test_package_that_is_not_in_the_wheel_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(VerifyError, match="the returns of the wheel"):
         verify(project(tmp_path, COMPLETE), "returns")
@@ -114,21 +121,29 @@ def test_project_that_cannot_be_built_is_an_error(tmp_path: Path) -> None:
     ],
     ids=["complete", "undocumented", "unnamed"],
 )
+@pytest.mark.parametrize("lacking", ["fibers", "turns"])
 def test_anything_incomplete_fails_the_command(
+    lacking: str,
     report: Report,
     status: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def verified(root: Path, package: str) -> Report:
+    """Of whichever package."""
+    asked: list[tuple[str, bool]] = []
+
+    def verified(root: Path, package: str, *, described: bool) -> Report:
         assert (root / "pyproject.toml").is_file()
-        assert package == "fibers"
-        return report
+        asked.append((package, described))
+        return report if package == lacking else Report(1.0, 5, ())
 
     monkeypatch.setattr(verify_types, "verify", verified)
 
     assert verify_types.main() == status
 
-    first, *lines = capsys.readouterr().out.splitlines()
-    assert tuple(lines) == report.incomplete
-    assert ("100 %" in first) == (report.score == 1)
+    assert asked == [("fibers", True), ("streamengine", False), ("turns", False)]
+    lines = capsys.readouterr().out.splitlines()
+    scores = {line.split(": ")[1]: line for line in lines if line.startswith("verify-types: ")}
+    assert tuple(line for line in lines if line not in scores.values()) == report.incomplete
+    assert ("100 %" in scores.pop(lacking)) == (report.score == 1)
+    assert all("100 %" in line for line in scores.values())

@@ -71,7 +71,7 @@ class Waiting(Generic[T]):
     __slots__ = ("_held", "_sizes", "_values", "rules")
 
     def __init__(self, rules: Buffer[T]) -> None:
-        self.rules = rules
+        self.rules: Buffer[T] = rules
         self._values: deque[T] = deque()
         self._sizes: deque[int] = deque()
         self._held = 0

@@ -36,13 +36,13 @@ class Feed(Generic[T]):
     """
 
     def __init__(self, buffer: Buffer[T]) -> None:
-        self.waiting = Waiting(buffer)
-        self.ended = False
+        self.waiting: Waiting[T] = Waiting(buffer)
+        self.ended: bool = False
         self.overflow: SubscriptionOverflowError | None = None
         """Set where the consumer shall get it, after what waits."""
-        self.stale = False
+        self.stale: bool = False
         """Values were dropped, and are until the next snapshot is begun."""
-        self.ticked = False
+        self.ticked: bool = False
         """Time has passed since the consumer looked at the clock."""
         self._closed = False  # nothing more is taken from the source
         self._stopping: Final = AbortController()

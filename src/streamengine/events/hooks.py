@@ -30,7 +30,7 @@ class Hook(Generic[C]):
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name: str = name
 
     def __repr__(self) -> str:
         return f"<Hook {self.name}>"

@@ -47,7 +47,7 @@ class ChatIndex:
     """What the lines of a log say of themselves."""
 
     def __init__(self) -> None:
-        self.greatest_sequence = NO_SEQUENCE
+        self.greatest_sequence: int = NO_SEQUENCE
         self.boundary: int | None = None
         """The sequence of the last row that seals what lies before it."""
         self.partial_lines: list[LineRef] = []

@@ -87,7 +87,7 @@ class DurableDirectory:
         fsync: FsyncPolicy = "terminal",
         on_step: Callable[[Step], None] | None = None,
     ) -> None:
-        self.path = path.absolute()
+        self.path: Path = path.absolute()
         self.fsync: FsyncPolicy = fsync
         self._on_step = on_step
 

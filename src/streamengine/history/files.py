@@ -56,7 +56,7 @@ class WorkspaceFiles:
         `on_step` is called after each change on disk; what it raises passes through unhandled.
         Raises ValueError when the id is none.
         """
-        self.workspace_id = check_id(directory.name if workspace_id is None else workspace_id)
+        self.workspace_id: str = check_id(directory.name if workspace_id is None else workspace_id)
         self._directory = DurableDirectory(directory, fsync=fsync, on_step=on_step)
         self._chat = ChatLog(CHAT_FILE)
         self._archive = ChatLog(ARCHIVE_FILE)

@@ -101,7 +101,7 @@ class Crew:
         self._at_work = 0
         self._waiting: deque[Lane] = deque()
         self._post: _Post | None = None
-        self.lock = Lock()
+        self.lock: Lock = Lock()
 
     def post_of(self, loop: asyncio.AbstractEventLoop) -> _Post:
         """Of the loop that is running: the one of before, unless that was another one."""

@@ -74,7 +74,7 @@ class HistoryError(Exception):
     ) -> None:
         super().__init__(kind, fspath(path), message, way_out)
         self.kind: HistoryErrorKind = kind
-        self.path = fspath(path)
+        self.path: str = fspath(path)
         self.message = message
         self.way_out = way_out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -22,7 +22,7 @@ CompletionStatus = Literal["completed", "failed", "aborted"]
 class StreamRequest(CamelModel):
     """One message to answer. A field that doesn't exist is an error, not ignored."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     text: str
     client_message_id: Annotated[str, Field(min_length=1, max_length=255)] | None = None
@@ -101,7 +101,7 @@ class Completion(CamelModel):
     when it is "failed".
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     status: CompletionStatus
     abort_reason: AbortReason | None = None

@@ -62,7 +62,7 @@ class Wire:
 
     def __init__(self, base_url: str, *, bounds: Bounds | None = None) -> None:
         self._base = _checked(base_url)
-        self.bounds = bounds or Bounds()
+        self.bounds: Bounds = bounds or Bounds()
         # Once: reading the certificates takes tens of milliseconds.
         self._tls = httpx.create_ssl_context() if self._base.scheme == "https" else None
 

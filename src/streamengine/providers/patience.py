@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar, final
 
 from fibers import AbortSignal
@@ -26,7 +26,7 @@ class Patience:
     def __init__(self, signal: AbortSignal) -> None:
         self._signal = signal
         self._bound: asyncio.Timeout | None = None
-        self.close = signal.add_listener(self._hurry)
+        self.close: Callable[[], None] = signal.add_listener(self._hurry)
 
     async def within(self, seconds: float | None, work: Awaitable[T]) -> T:
         """What ``work`` gives. Raises Aborted, OutOfPatience, or what ``work`` raises."""

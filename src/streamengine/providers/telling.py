@@ -27,7 +27,7 @@ class Telling:
 
     def __init__(self) -> None:
         self._open: Literal["text", "reasoning"] | None = None
-        self.has_calls = False
+        self.has_calls: bool = False
 
     def text(self, delta: object) -> Iterator[ProviderPart]:
         """More text; nothing where there is none."""

@@ -62,7 +62,7 @@ class Folder:
     """
 
     def __init__(self, root: Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> None:
-        self.root = root.absolute()
+        self.root: Path = root.absolute()
         self.max_file_bytes = max_file_bytes
 
     def read(self, path: str) -> StoredFile | None:

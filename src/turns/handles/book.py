@@ -29,7 +29,7 @@ class Book:
         # Asked at each end of a turn: a look at all there ever were would cost more with each.
         self._by_workspace: dict[str, dict[str, None]] = {}
         self._observers = Subscribers[TurnRecord]("turns")
-        self.locks = WorkspaceLocks()
+        self.locks: WorkspaceLocks = WorkspaceLocks()
         self.warnings: tuple[str, ...] = ()
         """What the store could not read, with the way out."""
 

@@ -69,7 +69,7 @@ class Running:
         self._fork = fork
         self._over = over
         self._live: dict[str, LiveTurn] = {}
-        self.places = Places(self._start)
+        self.places: Places = Places(self._start)
 
     # ---- asking
 

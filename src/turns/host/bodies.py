@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -25,7 +25,7 @@ ClientId = Annotated[str, Field(min_length=1, max_length=255)]
 class Body(BaseModel):
     """What a call may say; a field that nobody knows is refused."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=to_camel, validate_by_name=False, validate_by_alias=True, extra="forbid"
     )
 

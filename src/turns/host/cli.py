@@ -43,7 +43,7 @@ from .turns_cli import app as turns_app
 
 _log = structlog.get_logger("turns.host.cli")
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -6,7 +6,7 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -31,7 +31,7 @@ Count = Annotated[int, Field(gt=0)]
 class Limits(BaseModel):
     """How much one process bears before it refuses."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     body_bytes: Count = 1_000_000
     header_seconds: Seconds = 10.0
@@ -54,7 +54,9 @@ class Limits(BaseModel):
 class ServeConfig(BaseModel):
     """What ``serve`` is told."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True
+    )
 
     state: Path
     database: Secret | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, ClassVar, Final, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,7 +22,7 @@ SERVER_FILE: Final = "server.json"
 class ServerNote(BaseModel):
     """Where a server is. That it still runs is for the lock of the state directory to say."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     url: Annotated[str, Field(pattern=r"^http://[^/?#\s]+$")]
     """Without a path."""

@@ -251,7 +251,7 @@ class Hub:
     def __init__(self, root: Root, limits: Limits) -> None:
         self.root = root
         self.limits = limits
-        self.closed = False
+        self.closed: bool = False
         self._readers: dict[str, dict[Subscription, Sink[Batch] | None]] = {}
         self._ends: OrderedDict[tuple[str, str], TerminalEvent] = OrderedDict()
         self._unsubscribe = [root.engine.events.subscribe(self._tell)]

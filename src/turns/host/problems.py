@@ -35,8 +35,8 @@ class Problem(Exception):
         self.status = status
         self.kind = kind
         self.detail = detail
-        self.headers = dict(headers or {})
-        self.extra = dict(extra or {})
+        self.headers: dict[str, str] = dict(headers or {})
+        self.extra: dict[str, Any] = dict(extra or {})
 
     def fields(self) -> dict[str, Any]:
         """The JSON of the answer."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Never, final
 
 import fibers as fb
 from fibers import Runtime
@@ -100,8 +100,8 @@ class Opening:
         self._history: HistoryStore | None = None
         self._provider: Provider | None = None
         self._root: Root | None = None
-        self.app_scope = AppScope()
-        self.runtime = Runtime()
+        self.app_scope: AppScope = AppScope()
+        self.runtime: Runtime[Never] = Runtime()
 
     @property
     def root(self) -> Root:

@@ -19,7 +19,7 @@ from .program import run
 from .turn_sources import Place
 from .turns_command import Wanted, interrupt_turn, list_turns, show_turn
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="turns",
     help="The turns of a state directory: of the server that works on it, if there is one.",
 )

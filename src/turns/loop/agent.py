@@ -82,13 +82,13 @@ class AgentLoop(TurnRunner):
         register: Register = _registers_nothing,
         answer: Answer = _asks_nobody,
     ) -> None:
-        self.config = config or LoopConfig()
-        self.events = TurnEvents(engine.events)
-        self.registry = TurnRegistry()
-        self.steering = Steering(
+        self.config: LoopConfig = config or LoopConfig()
+        self.events: TurnEvents = TurnEvents(engine.events)
+        self.registry: TurnRegistry = TurnRegistry()
+        self.steering: Steering = Steering(
             capacity=self.config.steering_capacity, mode=self.config.steering_mode
         )
-        self.subturns = Subturns(
+        self.subturns: Subturns = Subturns(
             scope=scope,
             registry=self.registry,
             events=self.events,

@@ -33,10 +33,10 @@ class Recovery:
 
     def __init__(self, config: LoopConfig) -> None:
         self._config = config
-        self.prompt = ""
+        self.prompt: str = ""
         self.kind: PromptKind = "prompt"
-        self.number = 0
-        self.is_added = False
+        self.number: int = 0
+        self.is_added: bool = False
         self._context_retries = 0
         self._truncation_retries = 0
         self._llm_retries = 0

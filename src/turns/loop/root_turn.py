@@ -70,9 +70,11 @@ class RootTurn:
         self._parts = parts
         self.turn = turn
         self.correlation = correlation
-        self.state = TurnState(turn.turn_id, turn.workspace_id, agent=agent, limits=limits)
+        self.state: TurnState = TurnState(
+            turn.turn_id, turn.workspace_id, agent=agent, limits=limits
+        )
         self.state.restore_point = point
-        self.run = TurnRun(
+        self.run: TurnRun = TurnRun(
             self.state,
             agent,
             Surroundings(

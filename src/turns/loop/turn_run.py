@@ -33,9 +33,10 @@ from ..model.errors import TurnError
 from ..subturns import Agent, TurnState
 from ..subturns.finish import finish
 from .background import Jobs
+from .config import LoopConfig
 from .context import is_context_error, to_omit
 from .gate import SKIPPED_FOR_INTERRUPT, SKIPPED_FOR_STEERING, Gate
-from .parts import Surroundings
+from .parts import Context, Surroundings
 from .recovery import Again, PromptKind, Recovery
 from .steps import TurnSteps
 
@@ -55,19 +56,19 @@ class TurnRun:
 
     def __init__(self, state: TurnState, agent: Agent, on: Surroundings) -> None:
         self.state = state
-        self.config = on.config
-        self.context = on.context
-        self.recovery = Recovery(on.config)
-        self.limit_tokens = on.config.limit_tokens(agent.context_window_tokens)
-        self.about = About(workspace_id=state.session, turn_id=state.turn_id)
+        self.config: LoopConfig = on.config
+        self.context: Context = on.context
+        self.recovery: Recovery = Recovery(on.config)
+        self.limit_tokens: int | None = on.config.limit_tokens(agent.context_window_tokens)
+        self.about: About = About(workspace_id=state.session, turn_id=state.turn_id)
         self.calls = 0
-        self.content = ""
+        self.content: str = ""
         # Until it is decided otherwise, more is to come after whatever stream ends.
-        self.goes_on = True
+        self.goes_on: bool = True
         self._agent = agent
         self._on = on
         self._news = asyncio.Event()
-        self.jobs = Jobs(on.scope, self._news.set)
+        self.jobs: Jobs = Jobs(on.scope, self._news.set)
         self._gate = Gate(
             state,
             events=on.events,
@@ -76,7 +77,7 @@ class TurnRun:
             skips=self._skips,
         )
         self._interrupt_hint: str | None = None
-        self.is_last_call = False
+        self.is_last_call: bool = False
         self._message_id: str | None = None
         self._verdict: Again | None = None
         self._steps: TurnSteps | None = None

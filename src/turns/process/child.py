@@ -13,7 +13,7 @@ from typing import Final, final
 
 import fibers as fb
 
-from .identity import MARK_VARIABLE, identify, marked, members
+from .identity import MARK_VARIABLE, ProcessIdentity, identify, marked, members
 
 TERM_SECONDS: Final = 0.1
 """Between the polite signal and the one that nobody can ignore."""
@@ -66,9 +66,11 @@ class Child:
         self._mark = mark
         self._is_ended = False
         self._killing = asyncio.Lock()
-        self.pid = process.pid
+        self.pid: int = process.pid
         found = identify(process.pid)
-        self.identity = None if found is None else found.model_copy(update={"mark": mark})
+        self.identity: ProcessIdentity | None = (
+            None if found is None else found.model_copy(update={"mark": mark})
+        )
         """None where it had ended before anybody could look."""
 
     @staticmethod

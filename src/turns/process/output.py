@@ -15,7 +15,7 @@ class BoundedOutput:
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
-        self.total_bytes = 0
+        self.total_bytes: int = 0
 
     def add(self, data: bytes) -> None:
         self.total_bytes += len(data)

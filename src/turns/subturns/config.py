@@ -54,8 +54,8 @@ class TokenBudget:
     __slots__ = ("limit", "used")
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
+        self.limit: int = limit
+        self.used: int = 0
 
     @property
     def is_spent(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -14,7 +14,7 @@ from .config import SpawnRequest, TokenBudget
 
 
 class _Asked(CamelModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     prompt: str
     model: str | None = None

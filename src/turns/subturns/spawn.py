@@ -84,7 +84,7 @@ class Subturns:
         agents: Agents | None = None,
         limits: SubturnLimits | None = None,
     ) -> None:
-        self.limits = limits or SubturnLimits()
+        self.limits: SubturnLimits = limits or SubturnLimits()
         self._scope = scope
         self._registry = registry
         self._events = events

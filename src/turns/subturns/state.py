@@ -58,13 +58,13 @@ class TurnState:
         self.budget = budget
         self.child_ids: list[str] = []
         """All that it ever started, in order."""
-        self.results = Results(limits.pending_results)
-        self.slots = Slots(limits.max_children)
-        self.controller = AbortController()
+        self.results: Results = Results(limits.pending_results)
+        self.slots: Slots = Slots(limits.max_children)
+        self.controller: AbortController = AbortController()
         """Its own: that of a child is not the parent's."""
         self.restore_point: RestorePoint | None = None
         self.status: TurnStatus = "running"
-        self.parent_ended_here = False
+        self.parent_ended_here: bool = False
         self._fiber: Fiber[Any, Any] | None = None
         self._is_over = False
         self._is_aborted = False

@@ -31,7 +31,7 @@ class SubturnTool:
     ``subturns`` is asked for when a call comes: the tool is made before the loop is.
     """
 
-    spec = ToolSpec(
+    spec: ToolSpec = ToolSpec(
         name="subturn",
         description=(
             "Has a helper work on a task of its own, with a conversation of its own: it knows only "

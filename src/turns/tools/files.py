@@ -25,7 +25,7 @@ class FilesTool:
     All that it changes in one turn is one undo step. It is refused outside of a turn.
     """
 
-    spec = ToolSpec(
+    spec: ToolSpec = ToolSpec(
         name="files",
         description=(
             "Files of the project, by their path relative to its folder. "

@@ -35,7 +35,7 @@ class ShellTool:
     ends what a kill of this one left running.
     """
 
-    spec = ToolSpec(
+    spec: ToolSpec = ToolSpec(
         name="shell",
         description=(
             "Runs a command with sh in the folder of the project, without input. Gives its exit "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 try:
     from .store import SqlHistory
-except ModuleNotFoundError as error:
-    if error.name not in ("sqlalchemy", "aiosqlite", "asyncpg"):
+except ModuleNotFoundError as _error:
+    if _error.name not in ("sqlalchemy", "aiosqlite", "asyncpg"):
         raise
     raise ModuleNotFoundError(
-        f"{error.name} is not installed; a history in a database needs the extra: "
+        f"{_error.name} is not installed; a history in a database needs the extra: "
         "pip install 'fiberscope[sql]'",
-        name=error.name,
-    ) from error
+        name=_error.name,
+    ) from _error
 
 __all__ = ["SqlHistory"]

@@ -37,8 +37,8 @@ class Database:
 
         Raises HistoryError for any other. ``place`` is the URL as it may be shown.
         """
-        self.url = _url_of(url)
-        self.place = _shown(self.url)
+        self.url: URL = _url_of(url)
+        self.place: str = _shown(self.url)
         self._fsync: FsyncPolicy = fsync
         # SQLite has one writer, who is waited for here: it would answer a second one with an error.
         self._free = asyncio.Semaphore(1 if self.is_sqlite else _CONNECTIONS)

@@ -5,8 +5,10 @@ no JSON and no id.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Dialect, String, Text
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 
 def decoded(data: bytes) -> str:
@@ -17,16 +19,22 @@ def decoded(data: bytes) -> str:
 class Name(TypeDecorator[str]):
     """A text of so many characters at most."""
 
-    impl = String
-    cache_ok = True
+    impl: TypeEngine[Any] | type[TypeEngine[Any]] = String
+    cache_ok: bool | None = True
 
     def process_result_value(self, value: str | bytes | None, dialect: Dialect) -> str | None:
-        return decoded(value) if isinstance(value, bytes) else value
+        return _told(value)
 
 
 class Body(TypeDecorator[str]):
     """A text of any length."""
 
-    impl = Text
-    cache_ok = True
-    process_result_value = Name.process_result_value
+    impl: TypeEngine[Any] | type[TypeEngine[Any]] = Text
+    cache_ok: bool | None = True
+
+    def process_result_value(self, value: str | bytes | None, dialect: Dialect) -> str | None:
+        return _told(value)
+
+
+def _told(value: str | bytes | None) -> str | None:
+    return decoded(value) if isinstance(value, bytes) else value

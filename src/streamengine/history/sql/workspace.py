@@ -42,7 +42,7 @@ class SqlWorkspace:
 
     def __init__(self, workspace_id: str, place: str) -> None:
         self.workspace_id = workspace_id
-        self.rules = Rules(workspace_id, place, place)
+        self.rules: Rules = Rules(workspace_id, place, place)
         self.reserved: dict[str, int] = {}
 
     # ---- rows

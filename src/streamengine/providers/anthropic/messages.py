@@ -179,8 +179,8 @@ class MessagesReader:
         """Calls whose input is no JSON: whether they were cut off is told later."""
         self._usage: dict[str, int] = {}
         self._raw: str | None = None
-        self.is_said = False
-        self.is_over = False
+        self.is_said: bool = False
+        self.is_over: bool = False
 
     def read(self, event: Fields) -> Iterator[ProviderPart]:
         place = loose.count(event.get("index"))

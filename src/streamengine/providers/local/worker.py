@@ -52,9 +52,9 @@ class Job:
     __slots__ = ("ask", "cancelled", "generation", "lane", "outbox")
 
     def __init__(self, ask: Ask, outbox: Outbox[Piece]) -> None:
-        self.ask = ask
-        self.outbox = outbox
-        self.cancelled = False
+        self.ask: Ask = ask
+        self.outbox: Outbox[Piece] = outbox
+        self.cancelled: bool = False
         # The thread's own:
         self.generation: Generation | None = None
         self.lane: Lane | None = None

@@ -156,7 +156,7 @@ class ChatReader:
         self._usage: Usage | None = None
         self._reason: str | None = None
         self._refused = False
-        self.is_said = False
+        self.is_said: bool = False
         self.is_over = False
 
     def read(self, event: Fields) -> Iterator[ProviderPart]:

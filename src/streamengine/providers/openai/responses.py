@@ -149,8 +149,8 @@ class ResponsesReader:
         self._id: str | None = None
         self._kind = "stop"
         self._refused = False
-        self.is_said = False
-        self.is_over = False
+        self.is_said: bool = False
+        self.is_over: bool = False
 
     def read(self, event: Fields) -> Iterator[ProviderPart]:
         match event.get("type"):
