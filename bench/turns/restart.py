@@ -93,7 +93,7 @@ async def _write_rows(kept: Place, records: Sequence[TurnRecord]) -> None:
         for record in records
     ]
     async with kept.history.database.transaction(durable=True) as db:
-        await db.execute(insert(schema.records), rows)
+        await db.run(lambda sql: sql.execute(insert(schema.records), rows))
 
 
 def _cool(folder: Path) -> None:

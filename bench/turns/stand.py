@@ -24,7 +24,7 @@ Kind = Literal["files", "sqlite"]
 
 def kinds() -> tuple[Kind, ...]:
     """What can be measured here; the rest is named."""
-    if importlib.util.find_spec("aiosqlite") is not None:
+    if importlib.util.find_spec("sqlalchemy") is not None:
         return ("files", "sqlite")
     print("  the extra `sql` is not installed: the rows of SQLite are not measured")
     return ("files",)

@@ -5,7 +5,7 @@ database.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,15 @@ HISTORY_VARIABLE: Final = "FIBERSCOPE_HISTORY"
 KNOWN: Final = "sqlite:////path/to/file or postgresql://user@host/name"
 """What ``--history`` may be, for a person."""
 
-_NEEDED: Final[Mapping[str, str]] = {"sqlite": "aiosqlite", "postgresql": "asyncpg"}
+_DRIVERS: Final[Mapping[str, Collection[str]]] = {
+    # The first is Python's own, whichever of the two a URL names.
+    "sqlite": ("pysqlite", "aiosqlite"),
+    "postgresql": ("asyncpg",),
+}
+_NEEDED: Final[Mapping[str, Collection[str]]] = {
+    "sqlite": ("sqlalchemy",),
+    "postgresql": ("sqlalchemy", "asyncpg"),
+}
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9]{0,31})(?:\+([a-z][a-z0-9]{0,31}))?://")
 _PASSWORD: Final = re.compile(r"://[^:/@]*:(?P<password>.*)@", re.DOTALL)
 
@@ -41,10 +49,11 @@ def database_of(url: str) -> Secret:
         # Not quoted: it may be anything.
         raise UsageError(f"--history: that is no URL of a database: use {KNOWN}")
     kind, driver = found[1], found[2]
-    if kind not in _NEEDED:
+    if kind not in _DRIVERS:
         raise UsageError(f"--history: there is no kind of database {kind!r}: use {KNOWN}")
-    if driver not in (None, _NEEDED[kind]):
-        raise UsageError(f"--history: {kind} is used through {_NEEDED[kind]}, not {driver!r}")
+    if driver not in (None, *_DRIVERS[kind]):
+        used = next(iter(_DRIVERS[kind]))
+        raise UsageError(f"--history: {kind} is used through {used}, not {driver!r}")
     return Secret(url)
 
 
@@ -89,7 +98,7 @@ async def open_turn_store(state: Path, history: HistoryStore) -> TurnStore:
 
 
 def _check_installed(kind: str) -> None:
-    for name in ("sqlalchemy", _NEEDED[kind]):
+    for name in _NEEDED[kind]:
         try:
             import_module(name)
         except ImportError as error:

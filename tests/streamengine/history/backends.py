@@ -279,7 +279,7 @@ class Databases:
             if written and table[what] in statement:
                 raise no_space()
 
-        engines = [history._database.engine.sync_engine for history in self._open]
+        engines = [history._database.sync_engine for history in self._open]
         for engine in engines:
             event.listen(engine, "before_cursor_execute", refuse)
         try:

@@ -7,7 +7,8 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 import fibers as fb
 from streamengine.history import StateDirLocked
+from streamengine.history.lane import Lane
 from streamengine.model import HistoryError, TextPart
 from streamengine.model.note import LastEnd, WorkspaceNote
 from streamengine.model.usage import Usage
@@ -27,11 +29,11 @@ from .kit import assistant, text_of, user
 
 pytest.importorskip("sqlalchemy", reason="the extra `sql` is not installed: NOTHING of it was run")
 
-from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, insert, text
 
 from streamengine.history.sql import SqlHistory, schema
 from streamengine.history.sql import store as sql_store
+from streamengine.history.sql.database import Transaction
 from streamengine.history.workspaces import Workspaces
 
 
@@ -323,7 +325,7 @@ async def test_a_full_disk_is_told_as_such_and_nothing_is_lost(tmp_path: Path) -
     await history.append_user(WORKSPACE, user("u1"))
     # As if the disk ended here.
     async with history._database.transaction(durable=False) as db:
-        await db.exec_driver_sql("PRAGMA max_page_count=1")
+        await db.run(lambda sql: sql.exec_driver_sql("PRAGMA max_page_count=1"))
 
     with pytest.raises(HistoryError) as caught:
         await history.append_user(WORKSPACE, user("u2", "x" * 1_000_000))
@@ -331,6 +333,57 @@ async def test_a_full_disk_is_told_as_such_and_nothing_is_lost(tmp_path: Path) -
     assert caught.value.kind == "disk_full"
     assert [row.id for row in await history.read(WORKSPACE)] == ["u1"]
     await history.close()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_a_transaction_goes_to_the_thread_of_the_database_once(
+    database: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With each statement it would take longer for the way than for the work."""
+    history = await database.history()
+    ways: list[object] = []
+    real = Lane.run
+
+    def counted(self: Lane, job: Callable[[], Any]) -> Any:
+        ways.append(job)
+        return real(self, job)
+
+    monkeypatch.setattr(Lane, "run", counted)
+    sequence = await history.reserve(WORKSPACE, "a1")
+    row = assistant("a1", "one", historySequence=sequence)
+    await history.write_partial(WORKSPACE, row)
+    await history.conclude(WORKSPACE, row, LastEnd(message_id="a1"))
+
+    assert len(ways) == 3
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_a_cancelled_transaction_leaves_its_connection_to_the_next(
+    database: Databases,
+) -> None:
+    """Its job runs to the end on the thread, although nobody waits for it any more."""
+    history = await database.history()
+    assert isinstance(history, SqlHistory)
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(sql: Connection) -> None:
+        begun.set()
+        assert go.wait(10)
+        sql.execute(insert(schema.notes).values(workspace_id=WORKSPACE, body="{}"))
+
+    async def cut() -> None:
+        async with history.database.transaction(durable=True) as db:
+            await db.run(slow)
+
+    task = asyncio.ensure_future(cut())
+    await asyncio.to_thread(begun.wait, 10)
+    task.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert await history.workspaces() == []
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -359,7 +412,7 @@ async def test_an_addition_whose_commit_arrived_although_it_failed_is_not_made_t
     real = history._database.transaction
 
     @asynccontextmanager
-    async def cut(*, durable: bool) -> AsyncGenerator[AsyncConnection]:
+    async def cut(*, durable: bool) -> AsyncGenerator[Transaction]:
         async with real(durable=durable) as db:
             yield db
         raise HistoryError("io", "here", "cut", "Wait.")
@@ -391,7 +444,7 @@ async def test_what_is_interrupted_in_its_turn_happens_whole(
     real = history._database.transaction
 
     @asynccontextmanager
-    async def slow(*, durable: bool) -> AsyncGenerator[AsyncConnection]:
+    async def slow(*, durable: bool) -> AsyncGenerator[Transaction]:
         async with real(durable=durable) as db:
             begun.set()
             await go.wait()
@@ -427,7 +480,7 @@ async def test_the_disk_is_waited_for_by_policy(
     history = SqlHistory(database.url, fsync=fsync)
     asked = "PRAGMA synchronous" if database.url.startswith("sqlite") else "SHOW synchronous_commit"
     async with history._database.transaction(durable=durable) as db:
-        found = (await db.exec_driver_sql(asked)).scalar()
+        found = await db.run(lambda sql: sql.exec_driver_sql(asked).scalar())
     await history.close()
 
     assert found in (synchronous, {1: "off", 2: "on"}[synchronous])

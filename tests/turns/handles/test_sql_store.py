@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -22,10 +22,9 @@ from .test_store import load, record
 pytest.importorskip("sqlalchemy", reason="the extra `sql` is not installed: NOTHING of it was run")
 
 from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from streamengine.history.sql import SqlHistory
-from streamengine.history.sql.database import Database
+from streamengine.history.sql.database import Database, Transaction
 from turns.handles.sql import SqlTurnStore, schema
 
 both = pytest.mark.parametrize("kind", ["sqlite", "postgresql"], indirect=True)
@@ -158,7 +157,7 @@ async def test_a_full_disk_is_said_by_the_database_itself(tmp_path: Path) -> Non
     await store.write(record())
     # As if the disk ended here.
     async with history.database.transaction(durable=False) as db:
-        await db.exec_driver_sql("PRAGMA max_page_count=1")
+        await db.run(lambda sql: sql.exec_driver_sql("PRAGMA max_page_count=1"))
 
     error = await failure_of(store.write(record(prompt="x" * 1_000_000)))
 
@@ -197,7 +196,7 @@ async def test_a_write_whose_commit_arrived_although_it_failed_can_be_repeated(
     real = history.database.transaction
 
     @asynccontextmanager
-    async def cut(*, durable: bool) -> AsyncGenerator[AsyncConnection]:
+    async def cut(*, durable: bool) -> AsyncGenerator[Transaction]:
         async with real(durable=durable) as db:
             yield db
         raise HistoryError("io", "here", "cut", "Wait.")
@@ -219,7 +218,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     begun: list[bool] = []
     real = Database.transaction
 
-    def counted(self: Database, *, durable: bool) -> AbstractAsyncContextManager[AsyncConnection]:
+    def counted(self: Database, *, durable: bool) -> AbstractAsyncContextManager[Transaction]:
         begun.append(durable)
         return real(self, durable=durable)
 
@@ -267,7 +266,7 @@ async def test_all_that_wait_for_a_database_that_is_lost_are_told(
     attempts: list[bool] = []
 
     @asynccontextmanager
-    async def lost(self: Database, *, durable: bool) -> AsyncGenerator[AsyncConnection]:
+    async def lost(self: Database, *, durable: bool) -> AsyncGenerator[Transaction]:
         attempts.append(durable)
         await asyncio.sleep(0)
         if durable:
@@ -300,14 +299,14 @@ async def test_a_later_write_of_a_record_waits_for_the_one_before(
     begun, go = asyncio.Event(), asyncio.Event()
 
     class Slow:
-        def __init__(self, db: AsyncConnection) -> None:
+        def __init__(self, db: Transaction) -> None:
             self._db = db
 
-        async def execute(self, *given: Any) -> None:
+        async def run(self, job: Callable[[Connection], object], **given: Any) -> None:
             if not begun.is_set():
                 begun.set()
                 await go.wait()
-            await self._db.execute(*given)
+            await self._db.run(job, **given)
 
     @asynccontextmanager
     async def slow(*, durable: bool) -> AsyncGenerator[Slow]:
@@ -362,10 +361,10 @@ async def test_a_record_waits_for_the_disk_by_the_policy_of_the_history(
     found: list[Any] = []
 
     @asynccontextmanager
-    async def asked(*, durable: bool) -> AsyncGenerator[AsyncConnection]:
+    async def asked(*, durable: bool) -> AsyncGenerator[Transaction]:
         async with real(durable=durable) as db:
             asking = "PRAGMA synchronous" if is_sqlite else "SHOW synchronous_commit"
-            found.append((await db.exec_driver_sql(asking)).scalar())
+            found.append(await db.run(lambda sql: sql.exec_driver_sql(asking).scalar()))
             yield db
 
     monkeypatch.setattr(history.database, "transaction", asked)

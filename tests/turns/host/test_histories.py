@@ -155,14 +155,17 @@ def refused(folder: Path, url: str, **env: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("missing", ["sqlalchemy", "aiosqlite"])
-def test_an_extra_that_is_not_installed_is_one_line(tmp_path: Path, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("missing", "url"),
+    [("sqlalchemy", "sqlite:///{}/history.db"), ("asyncpg", "postgresql://127.0.0.1:1/nobody")],
+)
+def test_an_extra_that_is_not_installed_is_one_line(tmp_path: Path, missing: str, url: str) -> None:
     hiding = tmp_path / "hiding"
     hiding.mkdir()
     (hiding / f"{missing}.py").write_text(f"raise ModuleNotFoundError('No module {missing}')")
     path = os.pathsep.join([str(hiding), os.environ.get("PYTHONPATH", "")])
 
-    told = refused(tmp_path, f"sqlite:///{tmp_path}/history.db", PYTHONPATH=path)
+    told = refused(tmp_path, url.format(tmp_path), PYTHONPATH=path)
 
     assert f"{missing} isn't installed: pip install 'fiberscope[sql]'" in told
     assert not (tmp_path / "history.db").exists()
@@ -261,7 +264,12 @@ def test_a_url_that_makes_no_sense_is_one_line(
 
 
 def test_a_driver_may_be_named() -> None:
-    for url in ("sqlite+aiosqlite:///x.db", "postgresql+asyncpg://host/db", "sqlite:///x.db"):
+    for url in (
+        "sqlite+pysqlite:///x.db",
+        "sqlite+aiosqlite:///x.db",
+        "postgresql+asyncpg://host/db",
+        "sqlite:///x.db",
+    ):
         assert database_of(url).reveal() == url
 
 
@@ -301,7 +309,7 @@ async def test_a_refused_database_gives_the_state_directory_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "aiosqlite", None)
+        patch.setitem(sys.modules, "sqlalchemy", None)
         with pytest.raises(HostError):
             await fb.scoped(open_history(tmp_path, Secret(f"sqlite:///{tmp_path}/a.db")))
 

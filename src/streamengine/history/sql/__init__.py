@@ -5,7 +5,7 @@ from __future__ import annotations
 try:
     from .store import SqlHistory
 except ModuleNotFoundError as _error:
-    if _error.name not in ("sqlalchemy", "aiosqlite", "asyncpg"):
+    if _error.name not in ("sqlalchemy", "asyncpg"):
         raise
     raise ModuleNotFoundError(
         f"{_error.name} is not installed; a history in a database needs the extra: "

@@ -1,29 +1,42 @@
 """A database as this package uses it: one transaction a step, made durable by policy.
 
-SQLite and PostgreSQL differ only here.
+What SQLite and PostgreSQL do differently is in the modules of their names.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, Protocol, TypeVar, final
 
-from sqlalchemy import URL, Connection, event, make_url
+from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ...model.errors import HistoryError
 from ..directory import FsyncPolicy
 from .faults import reported
-from .texts import decoded
+from .postgres import PostgresConnections
+from .sqlite import SqliteConnection
 
-_DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+T = TypeVar("T")
+
+_DRIVERS: Final = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+asyncpg"}
 _CONNECTIONS: Final = 5
-_DURABLE: Final = "history_durable"
+
+
+class Transaction(Protocol):
+    """One that is open. What is asked is plain code, for either kind of database."""
+
+    async def run(self, job: Callable[[Connection], T], *, last: bool = False) -> T:
+        """What ``job`` gives. It may run on a thread, and keeps nothing of the connection.
+
+        ``last``: no other follows, and the commit may come right behind it.
+        """
+        ...
 
 
 @final
@@ -42,7 +55,7 @@ class Database:
         self._fsync: FsyncPolicy = fsync
         # SQLite has one writer, who is waited for here: it would answer a second one with an error.
         self._free = asyncio.Semaphore(1 if self.is_sqlite else _CONNECTIONS)
-        self._engine: AsyncEngine | None = None
+        self._backend: SqliteConnection | PostgresConnections | None = None
 
     @property
     def is_sqlite(self) -> bool:
@@ -55,7 +68,7 @@ class Database:
         return Path(os.path.realpath(name)) if self.is_sqlite and name else None
 
     @asynccontextmanager
-    async def transaction(self, *, durable: bool) -> AsyncGenerator[AsyncConnection]:
+    async def transaction(self, *, durable: bool) -> AsyncGenerator[Transaction]:
         """A transaction, committed at the end of the block, rolled back if that raises. It begins
         once a connection is free, first come, first served.
 
@@ -63,55 +76,39 @@ class Database:
         """
         syncs = self._fsync == "every-write" or (durable and self._fsync == "terminal")
         with reported(self.place):
-            async with self._free, self.engine.connect() as plain:
-                connection = await plain.execution_options(**{_DURABLE: syncs})
-                async with connection.begin():
-                    if not self.is_sqlite and not syncs:
-                        await connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
-                    yield connection
+            async with self._free:
+                backend = self._connected()
+                async with backend.transaction(syncs=syncs) as transaction:
+                    yield transaction
 
     @property
     def engine(self) -> AsyncEngine:
-        if self._engine is None:
-            self._engine = self._made()
-        return self._engine
+        """The connections to a server, for who needs one of his own."""
+        backend = self._connected()
+        assert isinstance(backend, PostgresConnections), "a file has one connection"
+        return backend.engine
+
+    @property
+    def sync_engine(self) -> Engine:
+        """What every statement goes through, for who listens to it."""
+        backend = self._connected()
+        return backend.engine if isinstance(backend, SqliteConnection) else self.engine.sync_engine
 
     async def dispose(self) -> None:
         """Close all connections; nothing happens if there is none."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await engine.dispose()
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            await backend.dispose()
 
-    def _made(self) -> AsyncEngine:
-        if not self.is_sqlite:
-            return create_async_engine(
-                self.url, pool_size=_CONNECTIONS, max_overflow=0, pool_pre_ping=True
+    def _connected(self) -> SqliteConnection | PostgresConnections:
+        if self._backend is None:
+            file = self.file
+            self._backend = (
+                PostgresConnections(self.url, most=_CONNECTIONS)
+                if file is None
+                else SqliteConnection(self.url, file)
             )
-        if self.file is not None:
-            # Made before SQLite would make it readable for everybody.
-            self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        engine = create_async_engine(self.url, pool_size=1, max_overflow=0)
-        event.listen(engine.sync_engine, "connect", _prepare)
-        event.listen(engine.sync_engine, "begin", _begin)
-        return engine
-
-
-def _prepare(connection: Any, _record: object) -> None:
-    # Transactions are begun here (below), not by a guess of the driver before some statements.
-    connection.isolation_level = None
-    connection.driver_connection.text_factory = decoded
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.close()
-
-
-def _begin(connection: Connection) -> None:
-    syncs = connection.get_execution_options().get(_DURABLE, True)
-    # FULL waits for the disk at each commit; NORMAL leaves whole transactions to be lost by a power
-    # cut, never by a killed process. It can't be changed within a transaction.
-    connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if syncs else 'NORMAL'}")
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+        return self._backend
 
 
 def _url_of(text: str) -> URL:

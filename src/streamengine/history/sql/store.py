@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar, final
 
-from sqlalchemy import select, union
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, select, union
 
 import fibers as fb
 from fibers import Effect, acquire_release, effect
@@ -33,7 +32,7 @@ from .holder import DatabaseLock
 from .workspace import SqlWorkspace
 
 T = TypeVar("T")
-Job = Callable[[SqlWorkspace, AsyncConnection], Awaitable[T]]
+Job = Callable[[SqlWorkspace, Connection], T]
 
 _log = logging.getLogger("streamengine.history")
 
@@ -143,7 +142,9 @@ class SqlHistory(HistoryStore):
         """
         with fb.uninterruptible():
             async with self._database.transaction(durable=True) as db:
-                return await db.run_sync(schema.migrate, self._database.place)
+                return await db.run(
+                    lambda sql: schema.migrate(sql, self._database.place), last=True
+                )
 
     async def close(self) -> None:
         """Close the connections. Not needed after ``open``, whose scope does it."""
@@ -217,10 +218,10 @@ class SqlHistory(HistoryStore):
         return self._in(workspace_id, lambda sql, db: sql.append_user(db, row))
 
     def reserve(self, workspace_id: str, message_id: str) -> Effect[int, HistoryError]:
-        async def job(sql: SqlWorkspace, db: AsyncConnection) -> int:
+        def job(sql: SqlWorkspace, db: Connection) -> int:
             sql.rules.check_message_id(message_id)
             if message_id not in sql.reserved:
-                sql.reserved[message_id] = await sql.next_sequence(db)
+                sql.reserved[message_id] = sql.next_sequence(db)
             return sql.reserved[message_id]
 
         return self._in(workspace_id, job, durable=False)
@@ -239,7 +240,7 @@ class SqlHistory(HistoryStore):
         async with workspace.turn:
             with fb.uninterruptible():
                 workspace.tail = None
-                tail = await self._do(
+                tail: Tail = await self._do(
                     workspace, lambda sql, db: sql.write_partial(db, row), durable=durable
                 )
                 workspace.tail, workspace.doubtful = (row.id, tail), None
@@ -256,7 +257,7 @@ class SqlHistory(HistoryStore):
     ) -> None:
         workspace = self._workspaces.get(workspace_id)
 
-        async def job(sql: SqlWorkspace, db: AsyncConnection) -> Tail:
+        def job(sql: SqlWorkspace, db: Connection) -> Tail:
             if workspace.doubtful == message_id:
                 # Added once more, it could stand there twice; written anew, it can't.
                 raise sql.rules.no_partial(message_id)
@@ -264,8 +265,8 @@ class SqlHistory(HistoryStore):
             if known is not None and known[0] == message_id:
                 tail = known[1]
             else:
-                tail = await sql.tail_of_partial(db)
-            return await sql.append_partial(db, message_id, parts, metadata, tail)
+                tail = sql.tail_of_partial(db)
+            return sql.append_partial(db, message_id, parts, metadata, tail)
 
         async with workspace.turn:
             with fb.uninterruptible():
@@ -325,10 +326,10 @@ class SqlHistory(HistoryStore):
         model: str | None,
         source: UsageSource,
     ) -> Effect[bool, HistoryError]:
-        async def job(sql: SqlWorkspace, db: AsyncConnection) -> bool:
+        def job(sql: SqlWorkspace, db: Connection) -> bool:
             sql.rules.check_message_id(message_id)
             entry = UsageEntry(message_id=message_id, usage=usage, model=model, source=source)
-            return await sql.record_usage(db, entry)
+            return sql.record_usage(db, entry)
 
         return self._in(workspace_id, job)
 
@@ -349,7 +350,7 @@ class SqlHistory(HistoryStore):
         ids = union(*(select(table.c.workspace_id) for table in tables)).order_by("workspace_id")
         with fb.uninterruptible():
             async with self._database.transaction(durable=False) as db:
-                return list((await db.execute(ids)).scalars())
+                return await db.run(lambda sql: list(sql.execute(ids).scalars()), last=True)
 
     # ---- one at a time
 
@@ -384,7 +385,7 @@ class SqlHistory(HistoryStore):
 
     async def _do(self, workspace: _Workspace, job: Job[T], *, durable: bool) -> T:
         async with self._database.transaction(durable=durable) as db:
-            return await job(workspace.sql, db)
+            return await db.run(lambda sql: job(workspace.sql, sql), last=True)
 
     def _made(self, workspace_id: str) -> _Workspace:
         place = self._database.place

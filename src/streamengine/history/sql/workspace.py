@@ -10,9 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast, final
 
-from sqlalchemy import ColumnElement, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 from sqlalchemy import Row as Found
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...model.errors import HistoryError
 from ...model.note import LastEnd, WorkspaceNote
@@ -47,73 +46,73 @@ class SqlWorkspace:
 
     # ---- rows
 
-    async def read(self, db: AsyncConnection, *, from_boundary: bool = False) -> ReadRows:
+    def read(self, db: Connection, *, from_boundary: bool = False) -> ReadRows:
         where = [~_rows.c.is_archived]
         if from_boundary:
-            boundary = await self._boundary(db)
+            boundary = self._boundary(db)
             if boundary is not None:
                 where.append(_rows.c.sequence >= boundary)
-        found = await db.execute(self._select(*where).order_by(_rows.c.sequence))
+        found = db.execute(self._select(*where).order_by(_rows.c.sequence))
         return _read(found.all())
 
-    async def read_archive(self, db: AsyncConnection) -> ReadRows:
-        found = await db.execute(self._select(_rows.c.is_archived).order_by(_rows.c.sequence))
+    def read_archive(self, db: Connection) -> ReadRows:
+        found = db.execute(self._select(_rows.c.is_archived).order_by(_rows.c.sequence))
         return _read(found.all())
 
-    async def tail(self, db: AsyncConnection, limit: int) -> list[Row]:
+    def tail(self, db: Connection, limit: int) -> list[Row]:
         if limit <= 0:
             return []
         last = self._select(~_rows.c.is_archived).order_by(_rows.c.sequence.desc())
-        found = await db.execute(last.limit(limit))
+        found = db.execute(last.limit(limit))
         return _read(reversed(found.all())).rows
 
-    async def append_user(self, db: AsyncConnection, row: UserRow) -> AppendedUser:
+    def append_user(self, db: Connection, row: UserRow) -> AppendedUser:
         self.rules.check_says_something(row)
         row = self.rules.checked(row)
-        known = await self._known_user_row(db, row)
+        known = self._known_user_row(db, row)
         if known is not None:
             return AppendedUser(known, is_new=False)
-        return AppendedUser(await self._append(db, row), is_new=True)
+        return AppendedUser(self._append(db, row), is_new=True)
 
-    async def finalize(self, db: AsyncConnection, row: AssistantRow) -> AssistantRow:
+    def finalize(self, db: Connection, row: AssistantRow) -> AssistantRow:
         row = with_metadata(self.rules.checked(row), partial=None)
         sequence = self.rules.sequence_of(row)
-        row = await self._with_usage_once(db, row)
-        known = await self._with_sequence(db, sequence)
-        return await (self._append(db, row) if known is None else self._replace(db, known, row))
+        row = self._with_usage_once(db, row)
+        known = self._with_sequence(db, sequence)
+        return self._append(db, row) if known is None else self._replace(db, known, row)
 
-    async def update_row(self, db: AsyncConnection, row: AnyRow) -> AnyRow:
+    def update_row(self, db: Connection, row: AnyRow) -> AnyRow:
         row = self.rules.checked(row)
         sequence = row.metadata.history_sequence
         self.rules.check_says_something(row)
-        known = None if sequence is None else await self._with_sequence(db, sequence)
+        known = None if sequence is None else self._with_sequence(db, sequence)
         if known is None:
             raise self.rules.not_found(row, sequence)
-        return await self._replace(db, known, row)
+        return self._replace(db, known, row)
 
-    async def truncate(self, db: AsyncConnection, after: int | None) -> int:
+    def truncate(self, db: Connection, after: int | None) -> int:
         last = -1 if after is None else after
-        partial = (await self.read_partial(db)).row
+        partial = (self.read_partial(db)).row
         if partial is not None and lies_behind(partial, last):
-            await self._keep_usage(db, partial)
-            await self.delete_partial(db)
+            self._keep_usage(db, partial)
+            self.delete_partial(db)
         behind = self._of(_rows), ~_rows.c.is_archived, _rows.c.sequence > last
-        for row in (await db.execute(self._select(*behind))).all():
-            await self._keep_usage(db, _row(row.body))
-        note = await self.read_note(db)
+        for row in db.execute(self._select(*behind)).all():
+            self._keep_usage(db, _row(row.body))
+        note = self.read_note(db)
         if note.truncated(last) is not note:
-            await self.write_note(db, note.truncated(last))
-        return (await db.execute(delete(_rows).where(*behind))).rowcount
+            self.write_note(db, note.truncated(last))
+        return db.execute(delete(_rows).where(*behind)).rowcount
 
-    async def _keep_usage(self, db: AsyncConnection, row: Row | None) -> None:
+    def _keep_usage(self, db: Connection, row: Row | None) -> None:
         if not isinstance(row, AssistantRow) or row.metadata.usage is None:
             return
-        if not await self._has_usage(db, row.id):
-            await self._insert_usage(db, UsageEntry.of_partial(row, row.metadata.usage))
+        if not self._has_usage(db, row.id):
+            self._insert_usage(db, UsageEntry.of_partial(row, row.metadata.usage))
 
-    async def remove_blank_rows(self, db: AsyncConnection) -> int:
-        partial = await self._partial_id(db)
-        found = await db.execute(
+    def remove_blank_rows(self, db: Connection) -> int:
+        partial = self._partial_id(db)
+        found = db.execute(
             self._select(~_rows.c.is_archived, _rows.c.is_partial, _rows.c.role == "assistant")
         )
         unwanted = [
@@ -125,47 +124,47 @@ class SqlWorkspace:
             and is_blank(row.parts)
         ]
         if unwanted:
-            await db.execute(delete(_rows).where(_rows.c.number.in_(unwanted)))
+            db.execute(delete(_rows).where(_rows.c.number.in_(unwanted)))
         return len(unwanted)
 
-    async def archive(self, db: AsyncConnection) -> int:
-        boundary = await self._boundary(db)
+    def archive(self, db: Connection) -> int:
+        boundary = self._boundary(db)
         if boundary is None:
             return 0
         sealed = self._of(_rows), ~_rows.c.is_archived, _rows.c.sequence < boundary
-        return (await db.execute(update(_rows).where(*sealed).values(is_archived=True))).rowcount
+        return db.execute(update(_rows).where(*sealed).values(is_archived=True)).rowcount
 
     # ---- sequences
 
-    async def next_sequence(self, db: AsyncConnection) -> int:
-        return self.rules.next_sequence([await self._greatest_sequence(db)])
+    def next_sequence(self, db: Connection) -> int:
+        return self.rules.next_sequence([self._greatest_sequence(db)])
 
-    async def _greatest_sequence(self, db: AsyncConnection) -> int:
-        stored = await db.scalar(select(func.max(_rows.c.sequence)).where(self._of(_rows)))
-        partial = await db.scalar(select(_partials.c.sequence).where(self._of(_partials)))
+    def _greatest_sequence(self, db: Connection) -> int:
+        stored = db.scalar(select(func.max(_rows.c.sequence)).where(self._of(_rows)))
+        partial = db.scalar(select(_partials.c.sequence).where(self._of(_partials)))
         taken = (stored, partial, *self.reserved.values())
         return max((sequence for sequence in taken if sequence is not None), default=-1)
 
-    async def _check_not_stale(self, db: AsyncConnection, row: Row, sequence: int) -> None:
+    def _check_not_stale(self, db: Connection, row: Row, sequence: int) -> None:
         if self.reserved.get(row.id) == sequence:
             return
-        if (row.id, sequence) == await self._partial_key(db):
+        if (row.id, sequence) == self._partial_key(db):
             return  # reserved before a crash; the partial carries the reservation
-        greatest = await self._greatest_sequence(db)
+        greatest = self._greatest_sequence(db)
         if sequence <= greatest:
             raise self.rules.stale(row, sequence, greatest)
 
     # ---- the partial
 
-    async def write_partial(self, db: AsyncConnection, row: AssistantRow) -> Tail:
+    def write_partial(self, db: Connection, row: AssistantRow) -> Tail:
         row = with_metadata(self.rules.checked(row), partial=True)
         body = self._body(row)
-        kept = await self._partial_key(db)
+        kept = self._partial_key(db)
         if kept is not None and kept[0] != row.id:
             self.rules.check_not_overtaken(row, *kept)
-            await self._set_partial_aside(db, f"was in the way of the partial of message {row.id}")
-        await self.delete_partial(db)
-        await db.execute(
+            self._set_partial_aside(db, f"was in the way of the partial of message {row.id}")
+        self.delete_partial(db)
+        db.execute(
             insert(_partials).values(
                 workspace_id=self.workspace_id,
                 message_id=row.id,
@@ -175,16 +174,16 @@ class SqlWorkspace:
         )
         return log_lines.tail_of(row.parts)
 
-    async def append_partial(
+    def append_partial(
         self,
-        db: AsyncConnection,
+        db: Connection,
         message_id: str,
         parts: tuple[MessagePart, ...],
         metadata: RowMetadata | None,
         tail: Tail,
     ) -> Tail:
         """The tail is that of the log before, and after."""
-        if await self._partial_id(db) != message_id:
+        if self._partial_id(db) != message_id:
             raise self.rules.no_partial(message_id)
         try:
             lines, tail = log_lines.encode(parts, metadata, tail)
@@ -194,83 +193,83 @@ class SqlWorkspace:
             added = insert(_partial_log).values(
                 workspace_id=self.workspace_id, lines=lines.decode()
             )
-            await db.execute(added)
+            db.execute(added)
         return tail
 
-    async def tail_of_partial(self, db: AsyncConnection) -> Tail:
+    def tail_of_partial(self, db: Connection) -> Tail:
         """What the log ends with that is kept."""
-        body = await db.scalar(select(_partials.c.body).where(self._of(_partials)))
+        body = db.scalar(select(_partials.c.body).where(self._of(_partials)))
         base = None if body is None else _partial(body)
-        return None if base is None else (await self._log_of(db, base)).tail
+        return None if base is None else (self._log_of(db, base)).tail
 
-    async def read_partial(self, db: AsyncConnection) -> PartialRead:
-        body = await db.scalar(select(_partials.c.body).where(self._of(_partials)))
+    def read_partial(self, db: Connection) -> PartialRead:
+        body = db.scalar(select(_partials.c.body).where(self._of(_partials)))
         if body is None:
             return PartialRead()
         base = _partial(body)
         if base is None:
-            return PartialRead(warning=await self._set_partial_aside(db, "is not an assistant row"))
-        log = await self._log_of(db, base)
+            return PartialRead(warning=self._set_partial_aside(db, "is not an assistant row"))
+        log = self._log_of(db, base)
         warning = None
         if log.unreadable_lines:
             warning = f"the log of the partial has {log.unreadable_lines} lines that can't be read"
         return PartialRead(log_lines.joined(base, log), warning)
 
-    async def delete_partial(self, db: AsyncConnection, message_id: str | None = None) -> bool:
-        if message_id is not None and await self._partial_id(db) != message_id:
+    def delete_partial(self, db: Connection, message_id: str | None = None) -> bool:
+        if message_id is not None and self._partial_id(db) != message_id:
             return False
-        await db.execute(delete(_partial_log).where(self._of(_partial_log)))
-        return (await db.execute(delete(_partials).where(self._of(_partials)))).rowcount > 0
+        db.execute(delete(_partial_log).where(self._of(_partial_log)))
+        return db.execute(delete(_partials).where(self._of(_partials))).rowcount > 0
 
-    async def commit_partial(self, db: AsyncConnection, message_id: str | None) -> CommitResult:
-        read = await self.read_partial(db)
+    def commit_partial(self, db: Connection, message_id: str | None) -> CommitResult:
+        read = self.read_partial(db)
         partial = read.row
         if partial is None:
             return CommitResult("no-partial")
         if message_id is not None and partial.id != message_id:
             return CommitResult("other-message")
-        result = await self._committed(db, partial)
+        result = self._committed(db, partial)
         if read.warning is not None:
-            await self._set_partial_aside(db, read.warning)
-        await self.delete_partial(db)
+            self._set_partial_aside(db, read.warning)
+        self.delete_partial(db)
         return result
 
-    async def conclude(self, db: AsyncConnection, row: AssistantRow, end: LastEnd) -> CommitResult:
-        result = await self._committed(db, with_metadata(self.rules.checked(row), partial=True))
-        await self.delete_partial(db, row.id)
+    def conclude(self, db: Connection, row: AssistantRow, end: LastEnd) -> CommitResult:
+        result = self._committed(db, with_metadata(self.rules.checked(row), partial=True))
+        self.delete_partial(db, row.id)
         if result.row is None:
-            await self.update_note(db, lambda note: note.ended(end))
+            self.update_note(db, lambda note: note.ended(end))
         return result
 
-    async def _committed(self, db: AsyncConnection, partial: AssistantRow) -> CommitResult:
-        result = await self._carry_out(db, await self._with_usage_once(db, partial))
+    def _committed(self, db: Connection, partial: AssistantRow) -> CommitResult:
+        result = self._carry_out(db, self._with_usage_once(db, partial))
         usage = partial.metadata.usage
         if usage is not None:
-            await self.record_usage(db, UsageEntry.of_partial(partial, usage))
+            self.record_usage(db, UsageEntry.of_partial(partial, usage))
         return result
 
-    async def _carry_out(self, db: AsyncConnection, partial: AssistantRow) -> CommitResult:
+    def _carry_out(self, db: Connection, partial: AssistantRow) -> CommitResult:
         sequence = partial.metadata.history_sequence
-        known = None if sequence is None else await self._with_sequence(db, sequence)
+        known = None if sequence is None else self._with_sequence(db, sequence)
         rows: list[Row] = []
         if known is not None:
             row = _row(known.body)
             if row is None:
                 raise self.rules.sequence_taken(partial, sequence, known.role, known.message_id)
             rows.append(row)
-        match decide_commit(partial, rows, await self._boundary(db)):
+        match decide_commit(partial, rows, self._boundary(db)):
             case Append(row):
-                return CommitResult("appended", await self._append(db, row))
+                return CommitResult("appended", self._append(db, row))
             case Update(row):
                 assert known is not None, "only a row that was found can be updated"
-                return CommitResult("updated", await self._replace(db, known, row))
+                return CommitResult("updated", self._replace(db, known, row))
             case Drop(reason):
                 return CommitResult("dropped", drop_reason=reason)
             case Keep(kind, problem, way_out):
                 raise HistoryError(kind, self.rules.partial_at, problem, way_out)
 
-    async def _log_of(self, db: AsyncConnection, base: AssistantRow) -> LogContent:
-        found = await db.execute(
+    def _log_of(self, db: Connection, base: AssistantRow) -> LogContent:
+        found = db.execute(
             select(_partial_log.c.lines)
             .where(self._of(_partial_log))
             .order_by(_partial_log.c.number)
@@ -280,30 +279,30 @@ class SqlWorkspace:
             log_lines.header(base.id, _LOG_DIGEST) + data, _LOG_DIGEST, base.parts
         )
 
-    async def _partial_id(self, db: AsyncConnection) -> str | None:
-        return await db.scalar(select(_partials.c.message_id).where(self._of(_partials)))
+    def _partial_id(self, db: Connection) -> str | None:
+        return db.scalar(select(_partials.c.message_id).where(self._of(_partials)))
 
-    async def _partial_key(self, db: AsyncConnection) -> tuple[str, int | None] | None:
+    def _partial_key(self, db: Connection) -> tuple[str, int | None] | None:
         """Whose partial is kept, and under which sequence."""
-        found = await db.execute(
+        found = db.execute(
             select(_partials.c.message_id, _partials.c.sequence).where(self._of(_partials))
         )
         kept = found.first()
         return None if kept is None else (kept.message_id, kept.sequence)
 
-    async def _set_partial_aside(self, db: AsyncConnection, problem: str) -> str:
-        body = await db.scalar(select(_partials.c.body).where(self._of(_partials)))
-        log = await db.execute(
+    def _set_partial_aside(self, db: Connection, problem: str) -> str:
+        body = db.scalar(select(_partials.c.body).where(self._of(_partials)))
+        log = db.execute(
             select(_partial_log.c.lines)
             .where(self._of(_partial_log))
             .order_by(_partial_log.c.number)
         )
         text = "\n".join([body or "", *log.scalars()])
-        await self.delete_partial(db)
-        return await self._put_aside(db, "partial", problem, text)
+        self.delete_partial(db)
+        return self._put_aside(db, "partial", problem, text)
 
-    async def _put_aside(self, db: AsyncConnection, kind: str, problem: str, body: str) -> str:
-        await db.execute(
+    def _put_aside(self, db: Connection, kind: str, problem: str, body: str) -> str:
+        db.execute(
             insert(schema.aside).values(
                 workspace_id=self.workspace_id, kind=kind, reason=problem, body=body
             )
@@ -316,18 +315,18 @@ class SqlWorkspace:
 
     # ---- usage, and the note
 
-    async def record_usage(self, db: AsyncConnection, entry: UsageEntry) -> bool:
+    def record_usage(self, db: Connection, entry: UsageEntry) -> bool:
         self.rules.check_message_id(entry.message_id)
         on_row = select(_rows.c.number).where(
             self._of(_rows), _rows.c.message_id == entry.message_id, _rows.c.has_usage
         )
-        if await db.scalar(on_row) is not None or await self._has_usage(db, entry.message_id):
+        if db.scalar(on_row) is not None or self._has_usage(db, entry.message_id):
             return False
-        await self._insert_usage(db, entry)
+        self._insert_usage(db, entry)
         return True
 
-    async def _insert_usage(self, db: AsyncConnection, entry: UsageEntry) -> None:
-        await db.execute(
+    def _insert_usage(self, db: Connection, entry: UsageEntry) -> None:
+        db.execute(
             insert(schema.usage).values(
                 workspace_id=self.workspace_id,
                 message_id=entry.message_id,
@@ -335,8 +334,8 @@ class SqlWorkspace:
             )
         )
 
-    async def read_usage(self, db: AsyncConnection) -> list[UsageEntry]:
-        found = await db.execute(
+    def read_usage(self, db: Connection) -> list[UsageEntry]:
+        found = db.execute(
             select(schema.usage.c.body)
             .where(self._of(schema.usage))
             .order_by(schema.usage.c.number)
@@ -344,40 +343,38 @@ class SqlWorkspace:
         entries = (UsageEntry.of_line(body) for body in found.scalars())
         return [entry for entry in entries if entry is not None]
 
-    async def _has_usage(self, db: AsyncConnection, message_id: str) -> bool:
+    def _has_usage(self, db: Connection, message_id: str) -> bool:
         kept = select(schema.usage.c.number).where(
             self._of(schema.usage), schema.usage.c.message_id == message_id
         )
-        return await db.scalar(kept) is not None
+        return db.scalar(kept) is not None
 
-    async def _with_usage_once(self, db: AsyncConnection, row: AssistantRow) -> AssistantRow:
-        if row.metadata.usage is None or not await self._has_usage(db, row.id):
+    def _with_usage_once(self, db: Connection, row: AssistantRow) -> AssistantRow:
+        if row.metadata.usage is None or not self._has_usage(db, row.id):
             return row
         return with_metadata(row, usage=None)
 
-    async def read_note(self, db: AsyncConnection) -> WorkspaceNote:
-        body = await db.scalar(select(schema.notes.c.body).where(self._of(schema.notes)))
+    def read_note(self, db: Connection) -> WorkspaceNote:
+        body = db.scalar(select(schema.notes.c.body).where(self._of(schema.notes)))
         if body is None:
             return WorkspaceNote()
         try:
             return WorkspaceNote.model_validate(fields_of(body.encode()))
         except ValueError:
-            await db.execute(delete(schema.notes).where(self._of(schema.notes)))
-            await self._put_aside(db, "note", "can't be read", body)
+            db.execute(delete(schema.notes).where(self._of(schema.notes)))
+            self._put_aside(db, "note", "can't be read", body)
             return WorkspaceNote()
 
-    async def update_note(
-        self, db: AsyncConnection, change: Callable[[WorkspaceNote], WorkspaceNote]
+    def update_note(
+        self, db: Connection, change: Callable[[WorkspaceNote], WorkspaceNote]
     ) -> WorkspaceNote:
-        note = change(await self.read_note(db))
-        await self.write_note(db, note)
+        note = change(self.read_note(db))
+        self.write_note(db, note)
         return note
 
-    async def write_note(self, db: AsyncConnection, note: WorkspaceNote) -> None:
-        await db.execute(delete(schema.notes).where(self._of(schema.notes)))
-        await db.execute(
-            insert(schema.notes).values(workspace_id=self.workspace_id, body=note.to_json())
-        )
+    def write_note(self, db: Connection, note: WorkspaceNote) -> None:
+        db.execute(delete(schema.notes).where(self._of(schema.notes)))
+        db.execute(insert(schema.notes).values(workspace_id=self.workspace_id, body=note.to_json()))
 
     # ---- statements
 
@@ -389,23 +386,23 @@ class SqlWorkspace:
             _rows.c.number, _rows.c.message_id, _rows.c.role, _rows.c.sequence, _rows.c.body
         ).where(self._of(_rows), *where)
 
-    async def _boundary(self, db: AsyncConnection) -> int | None:
-        found: int | None = await db.scalar(
+    def _boundary(self, db: Connection) -> int | None:
+        found: int | None = db.scalar(
             select(func.max(_rows.c.sequence)).where(self._of(_rows), _rows.c.is_boundary)
         )
         return found
 
-    async def _with_sequence(self, db: AsyncConnection, sequence: int) -> Found[Any] | None:
-        found = await db.execute(self._select(~_rows.c.is_archived, _rows.c.sequence == sequence))
+    def _with_sequence(self, db: Connection, sequence: int) -> Found[Any] | None:
+        found = db.execute(self._select(~_rows.c.is_archived, _rows.c.sequence == sequence))
         return found.first()
 
-    async def _known_user_row(self, db: AsyncConnection, row: UserRow) -> UserRow | None:
+    def _known_user_row(self, db: Connection, row: UserRow) -> UserRow | None:
         client = row.metadata.client_message_id
         same = [_rows.c.message_id == row.id]
         if client is not None:
             same.append(_rows.c.client_key == schema.client_key(client))
         for condition in same:  # its own id counts first
-            found = await db.execute(
+            found = db.execute(
                 self._select(_rows.c.role == "user", condition).order_by(_rows.c.number)
             )
             for line in found.all():
@@ -414,29 +411,27 @@ class SqlWorkspace:
                     return known
         return None
 
-    async def _append(self, db: AsyncConnection, row: AnyRow) -> AnyRow:
+    def _append(self, db: Connection, row: AnyRow) -> AnyRow:
         sequence = row.metadata.history_sequence
         if sequence is None:
-            sequence = await self.next_sequence(db)
+            sequence = self.next_sequence(db)
             row = with_metadata(row, history_sequence=sequence)
         else:
-            await self._check_not_stale(db, row, sequence)
+            self._check_not_stale(db, row, sequence)
         values = _values(row.to_mapping() if self._body(row) else {})
-        await db.execute(
+        db.execute(
             insert(_rows).values(
                 workspace_id=self.workspace_id, sequence=sequence, is_archived=False, **values
             )
         )
         return row
 
-    async def _replace(self, db: AsyncConnection, known: Found[Any], row: AnyRow) -> AnyRow:
+    def _replace(self, db: Connection, known: Found[Any], row: AnyRow) -> AnyRow:
         if known.message_id != row.id or known.role != row.role:
             raise self.rules.sequence_taken(row, known.sequence, known.role, known.message_id)
         self._body(row)
         fields = merged(fields_of(known.body.encode()) or {}, row.to_mapping())
-        await db.execute(
-            update(_rows).where(_rows.c.number == known.number).values(**_values(fields))
-        )
+        db.execute(update(_rows).where(_rows.c.number == known.number).values(**_values(fields)))
         stored = parse_row(fields)
         assert isinstance(stored, type(row)), "the role was compared above"
         return stored

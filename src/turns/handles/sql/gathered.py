@@ -36,7 +36,7 @@ class Gathered:
         if not await self._with_others(values):
             # One of them could not be written; which, is seen where each is alone.
             async with self._database.transaction(durable=True) as db:
-                await db.execute(self._statement, values)
+                await db.run(lambda sql: sql.execute(self._statement, values), last=True)
 
     async def _with_others(self, values: Values) -> bool:
         """Whether it was written. Raises what went wrong where there was nobody else."""
@@ -50,7 +50,8 @@ class Gathered:
             async with self._database.transaction(durable=True) as db:
                 # Not before: who came while this waited for a connection is one of them.
                 rows = self._take()
-                await db.execute(self._statement, [values for values, _ in rows])
+                given = [values for values, _ in rows]
+                await db.run(lambda sql: sql.execute(self._statement, given), last=True)
             is_written = True
         except HistoryError:
             rows = rows or self._take()

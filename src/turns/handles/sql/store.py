@@ -61,7 +61,9 @@ class SqlTurnStore(TurnStore):
         """Make the tables, or bring them to this version; gives the version that they had."""
         with fb.uninterruptible():
             async with self._database.transaction(durable=True) as db:
-                return await db.run_sync(schema.migrate, self._database.place)
+                return await db.run(
+                    lambda sql: schema.migrate(sql, self._database.place), last=True
+                )
 
     @effect(raises=TurnError)
     async def write(self, record: TurnRecord) -> None:
@@ -78,7 +80,9 @@ class SqlTurnStore(TurnStore):
     async def load(self) -> LoadedRecords:
         with fb.uninterruptible(), said_of_store():
             async with self._database.transaction(durable=False) as db:
-                found = [tuple(row) for row in await db.execute(select(_TABLE))]
+                found = await db.run(
+                    lambda sql: [tuple(row) for row in sql.execute(select(_TABLE))], last=True
+                )
         # Some thousand of them are a second of work.
         return await asyncio.to_thread(_read, found, f"{self._database.place}, {_TABLE.name}")
 
