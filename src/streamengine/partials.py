@@ -27,10 +27,10 @@ _log = structlog.get_logger("streamengine.partials")
 class PartialWriter:
     """Writes one stream's partial: the first part at once, then at most every half second.
 
-    The first write is the whole partial, each later one only what was said since: an answer costs
-    in proportion to its length. ``run`` waits and writes, in a fiber of its own; ``flush`` writes
-    in between. Writes never overlap. After the last one (an error's, an abort's) or ``retire`` no
-    path writes again (P3).
+    The first write, and one after a failure, is the whole partial, each other one only what was
+    said since: an answer costs in proportion to its length. ``run`` waits and writes, in a fiber of
+    its own; ``flush`` writes in between. Writes never overlap. After the last one (an error's, an
+    abort's) or ``retire`` no path writes again (P3).
     """
 
     def __init__(self, stream: Stream, history: HistoryStore) -> None:
@@ -135,6 +135,9 @@ class PartialWriter:
                 self._over = True
                 if not self._stream.parts:
                     return True
+                if await self._put(durable=durable, **metadata):
+                    return True
+                # No interval comes after this one: once more, and whole.
                 return await self._put(durable=durable, **metadata)
 
     async def _put(self, *, durable: bool, **metadata: Any) -> bool:
@@ -145,6 +148,8 @@ class PartialWriter:
                 return True
             case fb.Failure(cause):
                 # The stream goes on: the next write may succeed, and the final row is its own.
+                # With everything: a log that takes no additions may be all that is broken.
+                self._written = None
                 _log_not_written(stream, cause)
                 return False
 

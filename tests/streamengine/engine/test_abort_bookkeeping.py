@@ -161,6 +161,7 @@ async def test_a_store_that_hangs_holds_up_a_stop_for_its_grace_at_most(
     if step == "record_usage":
         # It is asked only for what has no row.
         d.history.fail("append_partial")
+        d.history.fail("write_partial")
     gate = d.history.hold(step)
     with capture_logs() as logs:
         stopping = d.rt.run_fork(d.stopping())

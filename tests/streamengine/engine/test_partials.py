@@ -107,6 +107,45 @@ async def test_a_write_that_failed_is_tried_again_after_an_interval(desk: MakeDe
     assert d.disk.partial_text() == "a"
 
 
+@pytest.mark.spec("P2")
+async def test_what_can_not_be_added_is_written_with_all_the_rest(desk: MakeDesk) -> None:
+    """A log that can't be written to must not keep the text off the disk."""
+    line = Line()
+    d = desk(line)
+    await d.start()
+    line.give(text("a"))
+    await d.idle()
+    d.history.fail("append_partial")
+    line.give(text("b"))
+    await d.pass_time(THROTTLE_SECONDS)
+    assert d.disk.partial_text() == "a"
+
+    await d.pass_time(THROTTLE_SECONDS)
+
+    assert d.disk.partial_text() == "ab"
+
+
+@pytest.mark.spec("P17")
+async def test_the_last_words_before_an_error_are_written_although_one_write_of_them_fails(
+    desk: MakeDesk,
+) -> None:
+    line = Line()
+    d = desk(line)
+    handle = await d.start()
+    line.give(text("a"))
+    await d.idle()
+    d.history.fail("append_partial")
+    line.give(text("b"))
+    line.fail(ConnectionError("reset"))
+    assert (await d.done(handle)).status == "failed"
+
+    partial = d.disk.partial()
+
+    assert d.disk.partial_text() == "ab"
+    assert partial is not None
+    assert partial["metadata"]["errorType"] == "network"
+
+
 @pytest.mark.spec("P3")
 async def test_a_write_that_waits_for_its_interval_does_not_come_after_the_end(
     desk: MakeDesk,

@@ -303,6 +303,7 @@ async def test_the_usage_is_kept_beside_when_the_row_could_not_be_written(desk: 
     line.give(text("half"), tokens(7))
     await d.idle()
     d.history.fail("append_partial")
+    d.history.fail("write_partial")
 
     await d.stop()
 
