@@ -112,9 +112,11 @@ class WorkspaceFiles:
         """Make a final row durable, in the place of the partial row with its sequence, or as a new
         row under it. The row loses its partial mark. Gives the row as it stands in the file.
 
-        Its reservation ends with that. Can be repeated. Raises HistoryError.
+        Its reservation ends with that. Can be repeated. Raises HistoryError ("empty_row": it says
+        nothing).
         """
         row = with_metadata(self._rules.checked(row), partial=None)
+        self._rules.check_says_something(row)
         sequence = self._rules.sequence_of(row)
         with self._lock, self._directory.made() as directory:
             row = self._with_usage_once(directory, row)

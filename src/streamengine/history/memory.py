@@ -250,6 +250,7 @@ class _Conversation:
 
     def finalize(self, row: AssistantRow) -> AssistantRow:
         row = self._with_usage_once(with_metadata(self.rules.checked(row), partial=None))
+        self.rules.check_says_something(row)
         known = self._rows.get(self.rules.sequence_of(row))
         stored = self._append(row) if known is None else self._replace(known, row)
         self._reserved.pop(row.id, None)

@@ -143,7 +143,9 @@ class HistoryStore(Protocol):
         ...
 
     def finalize(self, workspace_id: str, row: AssistantRow) -> Effect[AssistantRow, HistoryError]:
-        """Make a final row durable under its reserved sequence. Gives the row as stored."""
+        """Make a final row durable under its reserved sequence. Gives the row as stored. Fails with
+        "empty_row" for one that says nothing.
+        """
         ...
 
     def update(self, workspace_id: str, row: AnyRow) -> Effect[AnyRow, HistoryError]:

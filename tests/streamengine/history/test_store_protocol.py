@@ -789,6 +789,19 @@ async def test_no_update_makes_a_row_say_nothing(history: HistoryStore) -> None:
     assert len(await history.read(WORKSPACE)) == 2
 
 
+@pytest.mark.spec("P11")
+@pytest.mark.parametrize("blank", ["", " \n\t"])
+async def test_a_final_answer_that_says_nothing_is_refused(
+    history: HistoryStore, blank: str
+) -> None:
+    await history.append_user(WORKSPACE, user("u1"))
+    sequence = await history.reserve(WORKSPACE, "a1")
+    row = assistant("a1", blank, historySequence=sequence)
+
+    assert (await refused(history.finalize(WORKSPACE, row))).kind == "empty_row"
+    assert [row.id for row in await history.read(WORKSPACE)] == ["u1"]
+
+
 # ---- usage
 
 

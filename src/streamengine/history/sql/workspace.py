@@ -76,6 +76,7 @@ class SqlWorkspace:
 
     def finalize(self, db: Connection, row: AssistantRow) -> AssistantRow:
         row = with_metadata(self.rules.checked(row), partial=None)
+        self.rules.check_says_something(row)
         sequence = self.rules.sequence_of(row)
         row = self._with_usage_once(db, row)
         known = self._with_sequence(db, sequence)
