@@ -100,6 +100,27 @@ class Construction:
         self._stop = stop
         self._register = register
 
+    def toolbox(self, options: StartOptions) -> Toolbox:
+        """What the model may call in an answer. Raises ValueError for a name used twice."""
+        if options.tools is None:
+            return self._toolbox
+        return Toolbox(options.tools, max_output_bytes=self._options.max_tool_output_bytes)
+
+    async def resolve(self, start: Start, question: Question) -> None:
+        """Have the host say what an answer that nobody gave options for is resumed with. Raises
+        SendError.
+        """
+        resolve = self._options.for_resumed
+        if resolve is None:
+            return
+        try:
+            options = resolve(question.row)
+        except Exception as exc:
+            raise _send_error(exc) from exc
+        if options is not None:
+            start.options = options
+            await take_over(start, options.temp_directory)
+
     async def construct(
         self, workspace_id: str, request: StreamRequest, start: Start, question: Question
     ) -> Callable[[], None] | None:
@@ -118,15 +139,9 @@ class Construction:
         if start.is_stopped():
             await self._stopped(start, question)
             return None
-        tools = start.options.tools
-        toolbox = (
-            self._toolbox
-            if tools is None
-            else Toolbox(tools, max_output_bytes=self._options.max_tool_output_bytes)
-        )
-        asked = question.asked(request, rows).model_copy(
-            update={"tools": request.tools or toolbox.specs}
-        )
+        toolbox = self.toolbox(start.options)
+        tools = request.tools or toolbox.specs
+        asked = question.asked(request, rows).model_copy(update={"tools": tools})
         fenced = start.options.stop_fence() if start.options.stop_fence is not None else None
         if fenced is not None:
             self._stop(start, StopWish(fenced))
@@ -153,12 +168,21 @@ class Construction:
         stream.temp_directory = start.temp_directory
         stream.steps = steps
         stream.question_sequence = question.sequence
+        stream.missing_tools = question.missing(tools)
         # Once more: the provider itself may have stopped it, through whatever it called.
         if start.is_stopped():
             closing = close_parts(parts, stream)
             stream.work.fork(closing, start_immediately=True, uninterruptible=True)
             await self._stopped(start, question)
             return None
+        if stream.missing_tools:
+            _log.warning(
+                "an answer goes on without the tools that it was begun with; its row says so",
+                workspaceId=workspace_id,
+                messageId=start.message_id,
+                tools=list(stream.missing_tools),
+                wayOut="Give them as EngineOptions.for_resumed.",
+            )
         # Register and supervise: one synchronous block, so that nothing comes between. The launch
         # is deferred: a late fork into a closed scope aborts before the first event (VA6).
         start.stream = stream

@@ -167,11 +167,13 @@ class StreamEngine(Occupant):
     ) -> Effect[StreamHandle, SendError]:
         """Answer the last message of the history again; no row is added for it (P20).
 
-        ``request`` None: as it was asked for. Its text is the row's in any case. Fails with
-        SendError as start_stream, and with "nothing_to_resume" where the last message has a whole
-        answer, or is being answered.
+        ``request`` None: as it was asked for. Its text is the row's in any case. ``options`` None:
+        what the engine's ``for_resumed`` says. A tool that the message was sent with and that is
+        not there now is named in a warning and as ``missing_tools`` of the answer's row.
+
+        Fails with SendError as start_stream, and with "nothing_to_resume" where the last message
+        has a whole answer, or is being answered.
         """
-        options = options or StartOptions()
         return self._in_clock(self._starting.resume(workspace_id, request, signal, options))
 
     def _in_clock(self, eff: Effect[Any, Any]) -> Effect[Any, Any]:

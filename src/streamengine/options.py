@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from fibers import Effect
 
 from .model.errors import SendError
 from .model.parts import Finish, MessagePart
 from .model.request import AbortReason, StreamRequest
+from .model.rows import UserRow
 from .tokens import LoadTokenizer
 from .toolrun import TOOL_CONCURRENCY
 from .tools import Tool
+
+ForResumed: TypeAlias = "Callable[[UserRow], StartOptions | None]"
+"""Given the row of a message: what an answer to it is resumed with; None: nothing of its own. A
+plain call; what it raises is the failure of the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,10 @@ class EngineOptions:
     """The tokenizer of a model; None: events say nothing of tokens."""
     lifecycle_events: bool = False
     """Whether the phase of each stream is told too, as stream-lifecycle events."""
+    for_resumed: ForResumed | None = None
+    """Asked where an answer is resumed without options, as a retry does it, perhaps in another
+    process: what can't be on disk is given here, the tools first of all. None: those of the engine.
+    """
     ask_user_tools: frozenset[str] = frozenset({"ask_user"})
     """Tools that wait for a person: their calls are on disk before anything else happens."""
 

@@ -13,6 +13,7 @@ from .model.parts import MessagePart, TextPart, ToolPart
 from .model.refused import without_refused
 from .model.request import StreamRequest
 from .model.rows import Row, RowMetadata, UserRow
+from .model.tools import ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,11 @@ class Question:
         before = [row for row in rows if row.id != self.row.id and self._is_before(row)]
         return request.model_copy(update={"history": for_provider(before), "so_far": self.so_far})
 
+    def missing(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """Of the tools that the message was sent with, those that are not among these."""
+        known = {tool.name for tool in tools}
+        return tuple(name for name in self.row.metadata.tools or () if name not in known)
+
     def _is_before(self, row: Row) -> bool:
         sequence = row.metadata.history_sequence
         return self.sequence is None or sequence is None or sequence < self.sequence
@@ -43,8 +49,8 @@ def new_id(kind: Literal["a", "u"]) -> str:
     return f"{kind}_{uuid.uuid4().hex}"
 
 
-def user_row(workspace_id: str, request: StreamRequest) -> UserRow:
-    """The row of a new message; it keeps what is needed to ask it again."""
+def user_row(workspace_id: str, request: StreamRequest, tools: Sequence[ToolSpec] = ()) -> UserRow:
+    """The row of a new message; it keeps what is needed to ask it again, of ``tools`` the names."""
     now_ms = time.time_ns() // 1_000_000
     return UserRow(
         id=new_id("u"),
@@ -55,6 +61,7 @@ def user_row(workspace_id: str, request: StreamRequest) -> UserRow:
             client_message_id=request.client_message_id,
             correlation=request.correlation,
             request=request.settings(),
+            tools=tuple(tool.name for tool in tools) or None,
         ),
     )
 

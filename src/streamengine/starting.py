@@ -139,15 +139,17 @@ class Starting:
         workspace_id: str,
         request: StreamRequest | None,
         signal: AbortSignal | None,
-        options: StartOptions,
+        options: StartOptions | None,
     ) -> StreamHandle:
         """See StreamEngine.resume_stream."""
         return await self._run(
             workspace_id,
             signal,
-            options,
+            options or StartOptions(),
             lambda: _check(workspace_id),
-            lambda start: self._again(workspace_id, request, start),
+            lambda start: self._again(
+                workspace_id, request, start, is_resolved=options is not None
+            ),
         )
 
     async def _run(
@@ -215,7 +217,9 @@ class Starting:
             answered = await self._answered_before(workspace_id, request)
             if answered is not None:
                 return answered
-        stored = await self._history.append_user(workspace_id, user_row(workspace_id, request))
+        tools = request.tools or self._construction.toolbox(start.options).specs
+        row = user_row(workspace_id, request, tools)
+        stored = await self._history.append_user(workspace_id, row)
         if not stored.is_new:
             # One whose start failed, or one so old that it was archived with its answer.
             answered = answer_in(await self._history.read_archive(workspace_id), request)
@@ -225,7 +229,12 @@ class Starting:
         return await self._answer(workspace_id, request, start, question)
 
     async def _again(
-        self, workspace_id: str, request: StreamRequest | None, start: Start
+        self,
+        workspace_id: str,
+        request: StreamRequest | None,
+        start: Start,
+        *,
+        is_resolved: bool,
     ) -> StreamHandle:
         question = None
         if self._live(workspace_id) is None:
@@ -233,6 +242,8 @@ class Starting:
             question = open_question(await self._history.read(workspace_id))
         if question is None:
             raise SendError("nothing_to_resume", "the last message is answered, or being answered")
+        if not is_resolved:
+            await self._construction.resolve(start, question)
         kept = StreamRequest.from_row(question.row)
         if request is not None:
             kept = request.model_copy(update={"text": kept.text})

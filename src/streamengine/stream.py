@@ -118,6 +118,8 @@ class Stream:
         )
         self.temp_directory: Path | None = None
         self.steps: Steps | None = None
+        # What it was begun with and now has to do without (a process that died had them).
+        self.missing_tools: tuple[str, ...] = ()
         # Of the provider call that runs: another one may take over where it refuses.
         self.model: str | None = request.model
         # Append only, one part a delta: what was recorded never changes. fold_parts() reads it.
@@ -213,6 +215,7 @@ class Stream:
             timestamp_ms=self.start_time_ms,
             model=self.model,
             correlation=self.request.correlation,
+            missing_tools=self.missing_tools or None,
             **metadata,
         )
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import fibers as fb
 from fibers import Clock, Effect, Scope
-from streamengine import HistoryStore, StreamEngine
+from streamengine import HistoryStore, StartOptions, StreamEngine
+from streamengine.model import Row
 from streamengine.model.plain import is_mapping
 
 from .feed import follow
@@ -16,8 +17,9 @@ from .handles.options import TurnOptions
 from .handles.store import TurnStore
 from .loop import AgentLoop, LoopConfig
 from .manager import TurnManager
+from .model.correlation import correlates, handle_named_by
 from .model.errors import TurnError
-from .open_turn import OpenTurn
+from .model.record import TurnRecord
 from .subturns import Agents, SubturnLimits
 from .turn import OpenTurns, Turn
 
@@ -30,6 +32,24 @@ class AgentTurns:
     loop: AgentLoop
     open_turns: OpenTurns
     """Those that run, and their workspaces: what they hold is to be seen there."""
+
+    def record_of(self, row: Row) -> TurnRecord | None:
+        """The record of the turn that a row is of. A plain call; None before they are read."""
+        correlation = row.metadata.correlation
+        named = handle_named_by(correlation)
+        record = None if named is None else self.manager.find(named)
+        if record is None or not correlates(record, record.workspace_id, correlation):
+            return None
+        return record
+
+    def for_resumed(self, row: Row) -> StartOptions | None:
+        """What the answer to a message of a turn is resumed with after a restart: the tools of its
+        agent that need no loop. None for a row that is of no turn, or of one that has settled.
+
+            EngineOptions(for_resumed=lambda row: turns.for_resumed(row))
+        """
+        record = self.record_of(row)
+        return None if record is None or record.is_terminal else self.loop.for_resumed()
 
 
 def agent_turns(
@@ -86,9 +106,9 @@ def agent_turns(
 
 def _answers(
     open_turns: OpenTurns,
-) -> Callable[[OpenTurn, str, object], Effect[bool, TurnError]]:
-    def answer(turn: OpenTurn, request_id: str, said: object) -> Effect[bool, TurnError]:
-        found = open_turns.get(turn.turn_id)
+) -> Callable[[str, str, object], Effect[bool, TurnError]]:
+    def answer(turn_id: str, request_id: str, said: object) -> Effect[bool, TurnError]:
+        found = open_turns.get(turn_id)
         if found is None:
             return Effect.succeed(False)
         fields = said if is_mapping(said) else {"allow": said}

@@ -25,7 +25,7 @@ from .handles.inbox import Inboxes
 from .handles.judging import Judging
 from .handles.listening import Listening
 from .handles.liveness import Liveness
-from .handles.offers import AnswersPermissions, BeginsSubturns, SpawnsSubturns, Steers
+from .handles.offers import BeginsSubturns, SpawnsSubturns, Steers
 from .handles.options import TurnOptions
 from .handles.plain import PlainRunner
 from .handles.reconcile import Reconciliation
@@ -276,7 +276,7 @@ class TurnManager(Occupant):
         waits for whatever turn comes next.
 
         Fails with what the runner says, "not_running", and "without_agent" where the turn was
-        taken up after a restart; so do the next three.
+        taken up after a restart; so do the subturns, and ``finish``.
         """
         return self._once_ready(
             lambda: self._asking.ask(
@@ -287,15 +287,10 @@ class TurnManager(Occupant):
     def answer_permission(
         self, handle_id: str, request_id: str, answer: object
     ) -> Effect[bool, TurnError]:
-        """Answer a question of a running turn; False where it is not the one that waits now."""
-        return self._once_ready(
-            lambda: self._asking.ask(
-                handle_id,
-                AnswersPermissions,
-                "asks nobody",
-                lambda r, t: r.answer_permission(t, request_id, answer),
-            )
-        )
+        """Answer a question of a running turn; False where it is not the one that waits now. Also
+        of a turn that was taken up after a restart, where the runner has questions of those.
+        """
+        return self._once_ready(lambda: self._asking.answer(handle_id, request_id, answer))
 
     def spawn_subturn(self, handle_id: str, config: Mapping[str, Any]) -> Effect[object, TurnError]:
         """Run a subturn of a running turn; gives its result."""

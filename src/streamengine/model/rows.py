@@ -40,6 +40,11 @@ class RowMetadata(CamelModel):
     request: Mapping[str, Any] | None = None
     """What a user's message asked for besides its text, as fields of a StreamRequest: it can be
     asked again after a restart."""
+    tools: tuple[str, ...] | None = None
+    """Of a user's message: names of what the model could call to answer it. Tools are objects of a
+    process: whoever goes on with the answer has to bring them."""
+    missing_tools: tuple[str, ...] | None = None
+    """Of an answer that was gone on with: which of the message's tools it had to do without."""
     error: str | None = None
     error_type: str | None = None
     finish_reason: str | None = None

@@ -13,7 +13,7 @@ from ..model.errors import TurnError
 from ..model.record import TurnRecord
 from ..open_turn import TurnRunner
 from .book import Book
-from .offers import Finishes, offered
+from .offers import AnswersPermissions, AnswersResumed, Finishes, offered
 from .running import Running
 from .settlement import Settlement
 
@@ -44,6 +44,16 @@ class Asking:
         """
         record, runner = self._asked(handle_id, protocol, what)
         return await call(runner, record.turn_id)
+
+    @fb.effect(raises=TurnError)
+    async def answer(self, handle_id: str, request_id: str, answer: object) -> bool:
+        """See TurnManager.answer_permission."""
+        live = self._running.live(handle_id)
+        if live is not None and live.is_resumed and isinstance(self._runner, AnswersResumed):
+            return await self._runner.answer_resumed(live.turn_id, request_id, answer)
+        record, runner = self._asked(handle_id, AnswersPermissions, "asks nobody")
+        answered: bool = await runner.answer_permission(record.turn_id, request_id, answer)
+        return answered
 
     @fb.effect(raises=TurnError)
     async def finish(self, handle_id: str, *, hard: bool) -> None:

@@ -33,6 +33,17 @@ class AnswersPermissions(Protocol):
 
 
 @runtime_checkable
+class AnswersResumed(Protocol):
+    """Has such questions also of turns that go on after a restart, and that it doesn't run."""
+
+    def answer_resumed(
+        self, turn_id: str, request_id: str, answer: object
+    ) -> Effect[bool, TurnError]:
+        """As ``answer_permission``, of such a turn."""
+        ...
+
+
+@runtime_checkable
 class SpawnsSubturns(Protocol):
     """Starts turns below a turn."""
 

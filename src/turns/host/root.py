@@ -24,6 +24,7 @@ from streamengine import (
     HistoryError,
     HistoryStore,
     Provider,
+    StartOptions,
     StreamEngine,
     Tool,
 )
@@ -32,7 +33,6 @@ from streamengine.recovered import log_recovered
 from streamengine.redact import Secret
 
 from ..agent_turns import AgentTurns
-from ..model.correlation import correlates, handle_named_by
 from ..model.errors import TurnError
 from .config import Limits
 from .errors import HostError
@@ -147,7 +147,9 @@ class Opening:
             provider=provider,
             scope=self.app_scope if self._supervised else None,
             tools=self._tools,
-            options=ENGINE_OPTIONS if self._with_turns else None,
+            options=replace(ENGINE_OPTIONS, for_resumed=self._for_resumed)
+            if self._with_turns
+            else None,
         )
         if self._supervised:
             await occupy(self.app_scope, engine)
@@ -206,13 +208,12 @@ class Opening:
 
     def _is_of_a_settled_turn(self, row: Row) -> bool:
         turns = None if self._root is None else self._root.turns
-        named = handle_named_by(row.metadata.correlation)
-        record = None if turns is None or named is None else turns.manager.find(named)
-        return (
-            record is not None
-            and record.is_terminal
-            and correlates(record, record.workspace_id, row.metadata.correlation)
-        )
+        record = None if turns is None else turns.record_of(row)
+        return record is not None and record.is_terminal
+
+    def _for_resumed(self, row: Row) -> StartOptions | None:
+        turns = None if self._root is None else self._root.turns
+        return None if turns is None else turns.for_resumed(row)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import structlog
 
 import fibers as fb
 from fibers import Effect, Scope
-from streamengine import HistoryStore, StreamEngine
+from streamengine import HistoryStore, StartOptions, StreamEngine
 from streamengine.history import MemoryHistory
 
 from ..events import TurnEndEvent, TurnEvents
@@ -35,6 +35,7 @@ from ..subturns.finish import finish
 from ..subturns.parse import spawn_request
 from .config import LoopConfig
 from .parts import Context, LoopParts, Surroundings
+from .resumed import for_resumed
 from .root_turn import RootTurn, end_of_aborted, restore_point
 from .steering import Steering
 from .turn_run import TurnRun
@@ -44,15 +45,15 @@ _log = structlog.get_logger("turns.loop")
 Register: TypeAlias = Callable[[str, Callable[[str], bool]], Callable[[], None]]
 """Given a turn's id and what says whether it goes on after a message; gives what takes it back."""
 
-Answer: TypeAlias = Callable[[OpenTurn, str, object], Effect[bool, TurnError]]
-"""Answers a question of an open turn by its request id; False where that one doesn't wait."""
+Answer: TypeAlias = Callable[[str, str, object], Effect[bool, TurnError]]
+"""Answers a question of the turn with this id by its request id; False where that doesn't wait."""
 
 
 def _registers_nothing(_turn_id: str, _pending: Callable[[str], bool]) -> Callable[[], None]:
     return lambda: None
 
 
-def _asks_nobody(_turn: OpenTurn, _request_id: str, _answer: object) -> Effect[bool, TurnError]:
+def _asks_nobody(_turn_id: str, _request_id: str, _answer: object) -> Effect[bool, TurnError]:
     return Effect.succeed(False)
 
 
@@ -371,10 +372,22 @@ class AgentLoop(TurnRunner):
         """Answer a question of a turn. False, and nothing is changed, where the turn is over or
         this is not the request that waits.
         """
-        root = self._roots.get(turn_id)
-        if root is None or not request_id:
+        if turn_id not in self._roots or not request_id:
             return Effect.succeed(False)
-        return self._answer(root.turn, request_id, answer)
+        return self._answer(turn_id, request_id, answer)
+
+    # ---- turns that go on after a restart, which this loop doesn't run
+
+    def for_resumed(self) -> StartOptions | None:
+        """What an answer of such a turn is resumed with; None where there is no agent."""
+        agent = self._agents.default
+        return None if agent is None else for_resumed(agent, self.config)
+
+    def answer_resumed(
+        self, turn_id: str, request_id: str, answer: object
+    ) -> Effect[bool, TurnError]:
+        """Answer a question of such a turn: one of the tools that it was given asks it."""
+        return self._answer(turn_id, request_id, answer)
 
     def _run_of(self, turn_id: str) -> TurnRun:
         run = self._parts.runs.get(turn_id)

@@ -205,6 +205,78 @@ async def test_a_turn_whose_answer_is_taken_up_after_a_restart_goes_on(tmp_path:
     assert record.final_message == "whole"
 
 
+async def taken_up(state: Path) -> TurnHandle:
+    """A turn that said something, and whose server has ended since."""
+    async with a_site(state, auto_retry=True) as site:
+        handle = await create(site, "Tell me")
+        (await site.provider.next_answer()).say("half")
+        await kept(site)
+    return handle
+
+
+@pytest.mark.spec("T16")
+async def test_a_turn_that_is_taken_up_after_a_restart_works_on_its_files(tmp_path: Path) -> None:
+    """Its agent is gone: what needs that is missing, and its row says so."""
+    handle = await taken_up(tmp_path)
+
+    async with a_site(tmp_path, auto_retry=True) as site:
+        again = await site.provider.next_answer()
+        await until(lambda: len(site.turns.open_turns) == 1)
+        again.say(calls("files", action="write", path="a.txt", text="new")).finish()
+        await end(await site.provider.next_answer(), "whole")
+        record = await settled(site, handle)
+        row = (await site.root.history.read("w1"))[-1]
+
+    assert [spec.name for spec in again.request.tools] == ["files", "shell"]
+    assert (tmp_path / "workspaces" / "w1" / "files" / "a.txt").read_text() == "new"
+    assert (record.status, record.final_message) == ("completed", "whole")
+    assert row.metadata.missing_tools == ("subturn",)
+
+
+@pytest.mark.spec("T16")
+async def test_a_question_of_a_turn_that_was_taken_up_can_be_answered(tmp_path: Path) -> None:
+    handle = await taken_up(tmp_path)
+
+    async with a_site(tmp_path, auto_retry=True) as site:
+        again = await site.provider.next_answer()
+        await until(lambda: len(site.turns.open_turns) == 1)
+        again.say(calls("shell", command="echo run")).finish()
+        desk = site.turns.open_turns.workspaces.get("w1").permissions
+        await until(lambda: desk.card)
+        assert desk.card is not None
+        answer = site.turns.manager.answer_permission
+        assert not await answer(handle.handle_id, "another", True)
+        assert await answer(handle.handle_id, desk.card.request_id, True)
+        await end(await site.provider.next_answer(), "whole")
+        record = await settled(site, handle)
+        row = (await site.root.history.read("w1"))[-1]
+
+    (call,) = [part for part in row.parts if isinstance(part, ToolPart)]
+    assert (call.output["exitCode"], call.output["output"]) == (0, "run\n")
+    assert record.status == "completed"
+
+
+@pytest.mark.spec("T16")
+async def test_a_turn_that_was_taken_up_where_no_turns_run_says_what_it_misses(
+    tmp_path: Path,
+) -> None:
+    await taken_up(tmp_path)
+    provider = TalkativeProvider()
+
+    async with fb.Scope() as outer:
+        root = await outer.provide(
+            open_root(prepare(tmp_path), lambda: provider, Limits(), auto_retry=True)
+        )
+        again = await provider.next_answer()
+        await end(again, "whole")
+        await until(lambda: not root.engine.is_streaming("w1"))
+        row = (await root.history.read("w1"))[-1]
+        await root.shutdown([]).dispose()
+
+    assert again.request.tools == ()
+    assert row.metadata.missing_tools == ("files", "shell", "subturn")
+
+
 @pytest.mark.spec("T16")
 async def test_a_turn_that_nothing_takes_up_after_a_restart_is_reconciled(tmp_path: Path) -> None:
     async with a_site(tmp_path) as site:
