@@ -277,6 +277,23 @@ async def test_a_turn_that_was_taken_up_where_no_turns_run_says_what_it_misses(
     assert row.metadata.missing_tools == ("files", "shell", "subturn")
 
 
+async def test_only_a_row_of_a_turn_that_goes_on_is_resumed_with_its_tools(tmp_path: Path) -> None:
+    async with a_site(tmp_path) as site, site.client() as client:
+        await client.post("/api/workspaces/w1/messages", json={"text": "Hi"})
+        await end(await site.provider.next_answer())
+        await until(lambda: not site.root.engine.is_streaming("w1"))
+        handle = await create(site)
+        answer = await site.provider.next_answer()
+        message, _, row = await site.root.history.read("w1")
+        running = site.turns.for_resumed(row)
+        await end(answer)
+        await settled(site, handle)
+
+        assert site.turns.for_resumed(message) is None
+        assert running is not None
+        assert site.turns.for_resumed(row) is None
+
+
 @pytest.mark.spec("T16")
 async def test_a_turn_that_nothing_takes_up_after_a_restart_is_reconciled(tmp_path: Path) -> None:
     async with a_site(tmp_path) as site:
