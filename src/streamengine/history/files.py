@@ -6,7 +6,6 @@ done; `exclusive()` makes one step of several. Nothing here knows of event loops
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +18,10 @@ from ..model.note import LastEnd, WorkspaceNote
 from ..model.parts import MessagePart
 from ..model.rows import AssistantRow, Row, RowMetadata, UserRow, parse_row
 from ..model.usage import Usage
+from .archive import Archive
 from .chatlog import NO_SEQUENCE, ChatLog, LineRef
 from .directory import DurableDirectory, FsyncPolicy, OpenDirectory, Step
-from .lines import fields_of
+from .note_file import read_note, write_note
 from .partial import Append, Drop, Keep, Update, decide_commit, is_blank
 from .partial_file import PARTIAL_FILE, PartialFile
 from .results import AppendedUser, CommitResult, PartialRead, ReadRows
@@ -29,10 +29,6 @@ from .rules import AnyRow, Rules, lies_behind, with_metadata
 from .usage_log import UsageEntry, UsageLog, UsageSource
 
 CHAT_FILE: Final = "chat.jsonl"
-ARCHIVE_FILE: Final = "chat-archive.jsonl"
-NOTE_FILE: Final = "note.json"
-
-_log = logging.getLogger("streamengine.history")
 
 
 @final
@@ -59,7 +55,7 @@ class WorkspaceFiles:
         self.workspace_id: str = check_id(directory.name if workspace_id is None else workspace_id)
         self._directory = DurableDirectory(directory, fsync=fsync, on_step=on_step)
         self._chat = ChatLog(CHAT_FILE)
-        self._archive = ChatLog(ARCHIVE_FILE)
+        self._archive = Archive(self._chat)
         self._rules = Rules(self.workspace_id, self.path / CHAT_FILE, self.path / PARTIAL_FILE)
         self._partial = PartialFile(self._rules)
         self._usage = UsageLog()
@@ -161,9 +157,9 @@ class WorkspaceFiles:
                 self._keep_usage(directory, self._chat.row_at(directory, line))
             if cut:
                 self._chat.cut_out(directory, cut)
-            note = self._read_note(directory)
+            note = read_note(directory)
             if note.truncated(last) is not note:
-                self._write_note(directory, note.truncated(last))
+                write_note(directory, note.truncated(last))
             return len(cut)
 
     def _keep_usage(self, directory: OpenDirectory, row: Row | None) -> None:
@@ -196,54 +192,19 @@ class WorkspaceFiles:
     # ---- the archive
 
     def archive(self) -> int:
-        """Move the rows before the boundary into `chat-archive.jsonl`; gives how many lines.
-
-        They are there, durably, before they leave. Can be repeated: what a crash left in both
-        places is not added again. Lines without a sequence stay where they are.
-        """
+        """Move the rows before the boundary into the archive, durably; gives how many lines."""
         with self._lock, self._directory.opened() as directory:
-            sealed = [] if directory is None else self._chat.index(directory).sealed()
-            if directory is None or not sealed:
-                return 0
-            new = [
-                data
-                for line, data in zip(sealed, self._chat.lines_at(directory, sealed), strict=True)
-                if data != self._archived(directory, line)
-            ]
-            if new:
-                self._archive.append_lines(directory, new)
-            self._chat.cut_out(directory, sealed)
-            return len(sealed)
+            return 0 if directory is None else self._archive.take_sealed(directory)
 
     def finish_archive(self) -> int:
         """Take out the rows that a crash left both here and in the archive; gives how many."""
         with self._lock, self._directory.opened() as directory:
-            if directory is None or directory.fingerprint(ARCHIVE_FILE) is None:
-                return 0
-            sealed = self._chat.index(directory).sealed()
-            twice = [
-                line
-                for line, data in zip(sealed, self._chat.lines_at(directory, sealed), strict=True)
-                if data == self._archived(directory, line)
-            ]
-            if twice:
-                self._chat.cut_out(directory, twice)
-            return len(twice)
+            return 0 if directory is None else self._archive.finish(directory)
 
     def read_archive(self) -> ReadRows:
         """The rows that were archived, by sequence."""
         with self._lock, self._directory.opened() as directory:
-            if directory is None:
-                return ReadRows([], 0)
-            read = self._archive.read(directory)
-        # A row that changed after a crash had cut an archive off is there twice: the last counts.
-        last = {(row.metadata.history_sequence, row.id): row for row in read.rows}
-        return ReadRows(list(last.values()), read.unreadable_lines)
-
-    def _archived(self, directory: OpenDirectory, line: LineRef) -> bytes | None:
-        assert line.sequence is not None, "only a line with a sequence can be sealed"
-        known = self._archive.index(directory).with_sequence(line.sequence)
-        return None if known is None else self._archive.line_at(directory, known)
+            return ReadRows([], 0) if directory is None else self._archive.read(directory)
 
     # ---- usage, and the note
 
@@ -273,34 +234,19 @@ class WorkspaceFiles:
     def read_note(self) -> WorkspaceNote:
         """What is remembered of the workspace beside its rows; an empty note when nothing is."""
         with self._lock, self._directory.opened() as directory:
-            return WorkspaceNote() if directory is None else self._read_note(directory)
+            return WorkspaceNote() if directory is None else read_note(directory)
 
     def write_note(self, note: WorkspaceNote) -> None:
         """Replace the note, durably."""
         with self._lock, self._directory.made() as directory:
-            self._write_note(directory, note)
+            write_note(directory, note)
 
     def update_note(self, change: Callable[[WorkspaceNote], WorkspaceNote]) -> WorkspaceNote:
         """Replace the note, durably, by what `change` makes of it; gives that."""
         with self._lock, self._directory.made() as directory:
-            note = change(self._read_note(directory))
-            self._write_note(directory, note)
+            note = change(read_note(directory))
+            write_note(directory, note)
             return note
-
-    def _read_note(self, directory: OpenDirectory) -> WorkspaceNote:
-        content = directory.read(NOTE_FILE)
-        if content is None:
-            return WorkspaceNote()
-        try:
-            return WorkspaceNote.model_validate(fields_of(content.data))
-        except ValueError:
-            # It only allows or suppresses a retry: no reason to refuse the workspace.
-            aside = directory.set_aside(NOTE_FILE, "note.corrupt", ".json")
-            _log.warning("%s is no note; it was moved to %s", self.path / NOTE_FILE, aside)
-            return WorkspaceNote()
-
-    def _write_note(self, directory: OpenDirectory, note: WorkspaceNote) -> None:
-        directory.replace(NOTE_FILE, note.to_json(indent_spaces=2).encode(), durable=True)
 
     def _record_usage(self, directory: OpenDirectory, entry: UsageEntry) -> bool:
         if self._is_on_row(directory, entry.message_id):
@@ -421,7 +367,7 @@ class WorkspaceFiles:
             if partial is not None and partial.message_id == row.id:
                 self._partial.remove(directory, durable=False)  # as after a commit
             if result.row is None:
-                self._write_note(directory, self._read_note(directory).ended(end))
+                write_note(directory, read_note(directory).ended(end))
             self._reserved.pop(row.id, None)
             return result
 
@@ -500,7 +446,7 @@ class WorkspaceFiles:
 
     @property
     def _logs(self) -> tuple[ChatLog, ChatLog]:
-        return self._chat, self._archive
+        return self._chat, self._archive.log
 
     def _next_sequence(self, directory: OpenDirectory | None) -> int:
         return self._rules.next_sequence([self._greatest_sequence(directory)])
