@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from operator import index
 from typing import Final, TypeAlias, final
 
 import structlog
@@ -59,7 +60,10 @@ class TokenTracker:
         if self._count is None or not text:
             return 0
         try:
-            return self._count(text)
+            tokens = index(self._count(text))
+            if tokens < 0:
+                raise ValueError(f"{tokens} is no number of tokens")
+            return tokens
         except Exception:  # noqa: BLE001  # somebody else's code
             _log.warning("a tokenizer failed", model=self._key, exc_info=True)
             self._count = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -122,6 +123,20 @@ def test_a_tokenizer_that_fails_is_not_asked_again() -> None:
 
     assert [tracker.count("a"), tracker.count("b")] == [0, 0]
     assert asked == ["a"]
+
+
+@pytest.mark.parametrize("given", ["many", None, 1.5, -1])
+async def test_a_tokenizer_that_gives_no_count_spoils_no_answer(
+    desk: MakeDesk, given: object
+) -> None:
+    count = cast("Tokenizer", lambda _said: given)
+    d = desk(WHOLE, options=EngineOptions(load_tokenizer=lambda _model: count))
+
+    with capture_logs() as logs:
+        completion = await d.whole(model="m")
+
+    assert completion.status == "completed"
+    assert len([log for log in logs if log["event"] == "a tokenizer failed"]) == 1
 
 
 def test_a_tokenizer_that_cannot_be_loaded_counts_nothing() -> None:
