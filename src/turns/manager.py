@@ -104,7 +104,9 @@ class TurnManager(Occupant):
             verdicts=verdicts,
             tell=self._tell,
             fork=self._fork,
+            settle=self._see_through,
             over=self._over,
+            is_closing=lambda: self._scope.state == "closed",
         )
         self._asking = Asking(self._book, self._runner, self._running, self.settlement)
         self._reconciliation = Reconciliation(liveness, verdicts, bury=self._running.bury)
@@ -115,7 +117,7 @@ class TurnManager(Occupant):
             liveness=liveness,
             live=self._running.live,
         )
-        self._inboxes: Inboxes[Happening] = Inboxes(judging.hear, self._fork)
+        self._inboxes: Inboxes[Happening] = Inboxes(judging.hear, self._see_through)
         self._listening = Listening(self._book, active_in=self._running.active_in, tell=self._tell)
         self._aftermath = Aftermath(
             self._book,
@@ -481,7 +483,7 @@ class TurnManager(Occupant):
             self._afterwards(record)
 
     def _afterwards(self, record: TurnRecord) -> None:
-        self._fork(f"after {record.handle_id}", self._aftermath.follow(record.handle_id))
+        self._see_through(f"after {record.handle_id}", self._aftermath.follow(record.handle_id))
 
     def _notify(self, record: TurnRecord) -> None:
         if self._on_attention is None:
@@ -492,12 +494,24 @@ class TurnManager(Occupant):
             _log.exception("the owner of a turn could not be told", handleId=record.handle_id)
 
     def _later(self, seconds: float, work: Effect[None]) -> None:
-        self._fork("a later settlement", fb.sleep(seconds).flat_map(lambda _: work))
+        self._see_through("a later settlement", fb.sleep(seconds).flat_map(lambda _: work))
 
     def _fork(self, name: str, work: Effect[None, Any]) -> Fiber[None, Any]:
         fiber = self._scope.fork(cast("Effect[None, Any]", self._in_clock(work)))
         fiber.set_name(name)
         return fiber
+
+    def _see_through(self, name: str, work: Effect[None]) -> None:
+        """As ``_fork``, for what must not be lost: interrupted by anybody but the close of the
+        scope, it begins again.
+        """
+
+        def ended(exit_: fb.Exit[None, Any]) -> None:
+            is_stopped = isinstance(exit_, fb.Failure) and exit_.failure().has_interrupts_only
+            if is_stopped and self._scope.state != "closed":
+                self._see_through(name, work)
+
+        self._fork(name, work).add_observer(ended)
 
     def _once_ready(self, work: Callable[[], Effect[T, TurnError]]) -> Effect[T, TurnError]:
         return self._in_clock(self._ready().flat_map(lambda _: work()))

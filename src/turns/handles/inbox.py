@@ -20,7 +20,8 @@ _log = structlog.get_logger("turns.handles.inbox")
 class Inboxes(Generic[T]):
     """One inbox a key. A fiber works on one only while something is in it.
 
-    ``deal_with`` gets each item; ``fork`` starts the work, in a scope of the caller's.
+    ``deal_with`` gets each item; ``fork`` starts the work, in a scope of the caller's, and again
+    where it was interrupted. What is left at the end of the scope is what a restart finds.
     """
 
     def __init__(
@@ -48,14 +49,13 @@ class Inboxes(Generic[T]):
     @fb.effect
     async def _work(self, key: str) -> None:
         inbox = self._inboxes[key]
-        try:
-            while inbox:
-                await self._deal_with(key, inbox.popleft()).catch_defect(
-                    lambda defect: Effect.sync(lambda: _report(key, defect))
-                )
-        finally:
-            # Interrupted: the rest is what a restart finds.
-            del self._inboxes[key]
+        while inbox:
+            await self._deal_with(key, inbox[0]).catch_defect(
+                lambda defect: Effect.sync(lambda: _report(key, defect))
+            )
+            # Now only: interrupted before, it is dealt with again.
+            inbox.popleft()
+        del self._inboxes[key]
 
 
 def _report(key: str, defect: BaseException) -> None:

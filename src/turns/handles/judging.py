@@ -44,6 +44,7 @@ from .evidence import NotOurs, Superseded, Unreadable, judge_uncorrelated, text_
 from .happenings import (
     CALLED_OFF,
     INVALID,
+    RESUMABLE,
     SUSPENDED,
     Happening,
     LookAgain,
@@ -54,8 +55,6 @@ from .liveness import Liveness, LiveTurn
 from .verdicts import Verdicts
 
 _KEPT_UNJUDGED: Final = 16
-_RESUMABLE: Final = frozenset({"system", "startup"})
-"""Reasons of an interrupt after which a turn goes on in the next process."""
 _CALLED_OFF_REASONS: Final = frozenset({"stopped", "disabled_by_user"})
 
 _log = structlog.get_logger("turns.handles.judging")
@@ -302,7 +301,7 @@ class Judging:
             if "user" in reasons:
                 await self._verdicts.settle(record.handle_id, ExplicitInterrupt(by="user"))
                 return
-            if reasons & _RESUMABLE:
+            if reasons & RESUMABLE:
                 return  # a shutdown leaves it to be taken up again (T14)
         error = cause.squash()
         said = "its runner was interrupted" if cause.has_interrupts_only else _said(error)

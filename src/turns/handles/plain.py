@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, final
 
 import fibers as fb
-from fibers import Clock, Scope, interrupt_of
-from fibers.app.scope import SYSTEM
+from fibers import Clock, Scope
 from streamengine import SendError, StreamEngine, StreamHandle, StreamRequest
 
 from ..model.errors import TurnError
 from ..open_turn import BareTurn, OpenTurn, TurnEnd, TurnRunner
-from .happenings import CALLED_OFF, SUSPENDED
+from .happenings import CALLED_OFF, SUSPENDED, stop_reason_of
 
 OpenTurnFactory: TypeAlias = Callable[[str, str, Clock, Scope], OpenTurn]
 """Opens a turn: its id, its workspace, the clock, and the scope in which it lives."""
@@ -65,12 +64,10 @@ class PlainRunner(TurnRunner):
         try:
             return await handle.completion
         except BaseException as error:
-            interrupt = interrupt_of(error)
-            is_system = interrupt is not None and interrupt.reason == SYSTEM
             with fb.uninterruptible():
                 await self._engine.stop_stream(
                     turn.workspace_id,
-                    reason="system" if is_system else "user",
+                    reason=stop_reason_of(error),
                     message_id=handle.message_id,
                 )
             raise

@@ -24,6 +24,7 @@ from .book import Book
 from .continuation import Continuations
 from .happenings import Happening, RunnerEnded
 from .liveness import Liveness, LiveTurn
+from .lost import cause_of_loss
 from .places import Places
 from .plain import OpenTurnFactory
 from .verdicts import Verdicts
@@ -41,7 +42,9 @@ _log = structlog.get_logger("turns.handles.running")
 class Running:
     """The turns of one manager that run, and those that wait for their workspace.
 
+    ``fork`` starts the work of a turn, ``settle`` a settlement, which no interrupt may keep back.
     ``over`` is told of each that runs no more, by a plain call, while the workspace is still its.
+    ``is_closing``: whether the scope of the manager closes, and takes its turns with it.
     """
 
     def __init__(
@@ -56,7 +59,9 @@ class Running:
         verdicts: Verdicts,
         tell: Callable[[str, Happening], None],
         fork: Callable[[str, Effect[None]], Fiber[None, Any]],
+        settle: Callable[[str, Effect[None]], object],
         over: Callable[[TurnRecord], None],
+        is_closing: Callable[[], bool],
     ) -> None:
         self._book = book
         self._engine = engine
@@ -67,7 +72,9 @@ class Running:
         self._verdicts = verdicts
         self._tell = tell
         self._fork = fork
+        self._settle = settle
         self._over = over
+        self._is_closing = is_closing
         self._live: dict[str, LiveTurn] = {}
         self.places: Places = Places(self._start)
 
@@ -128,9 +135,19 @@ class Running:
     def _launch(self, live: LiveTurn, prompt: str | None) -> None:
         fiber = self._fork(f"turn {live.handle_id}", self._turn(live, prompt))
         if fiber.poll() is None:
-            fiber.add_observer(lambda _exit: self._leave(live))
+            fiber.add_observer(lambda exit_: self._ended(live, exit_))
         elif self._forget(live):  # nothing begins in a closed scope
             self.places.free(live.workspace_id, live.handle_id)
+
+    def _ended(self, live: LiveTurn, exit_: fb.Exit[None, Any]) -> None:
+        if self._live.get(live.handle_id) is live and isinstance(exit_, fb.Failure):
+            # It was interrupted before its first step, and held nothing.
+            why = exit_.failure()
+            interrupts = [each for each in why.reasons if isinstance(each, fb.Interrupt)]
+            cause = cause_of_loss(interrupts[0] if interrupts else None, why.squash())
+            if cause is not None and not self._is_closing():
+                self._refuse(live, cause)
+        self._leave(live)
 
     def _enter(self, record: TurnRecord) -> LiveTurn:
         live = LiveTurn(record.handle_id, record.turn_id, record.workspace_id)
@@ -161,9 +178,20 @@ class Running:
             except BaseException as error:
                 interrupt = fb.interrupt_of(error)
                 why = SYSTEM if interrupt is None else interrupt.reason
+                cause = cause_of_loss(interrupt, error)
+                if cause is not None and end == "torn-down" and not self._is_closing():
+                    end = await self._lost(live, cause)
                 raise
             finally:
                 await self._close(live, scope, turn, runner, end, why)
+
+    async def _lost(self, live: LiveTurn, cause: Cause) -> TurnEnd:
+        """Settle it as an interrupt of its handle would, and stop it; gives how it ends."""
+        await self._verdicts.settle(live.handle_id, cause)
+        await self.stop(live)
+        record = self._book.get(live.handle_id)
+        # Not on disk yet: that is tried again, and what it holds doesn't wait for that.
+        return _end_of(record) if record.is_terminal else "interrupted"
 
     async def _opened(self, live: LiveTurn, scope: Scope, prompt: str | None) -> OpenTurn | None:
         """The open turn, marked as starting on disk; None where it can't be: then it settles."""
@@ -192,7 +220,7 @@ class Running:
     def _refuse(self, live: LiveTurn, cause: Cause) -> None:
         # Apart: it may have to be tried again, and an interrupt ends this fiber only.
         settle = self._verdicts.settle(live.handle_id, cause)
-        self._fork(f"settlement of {live.handle_id}", settle)
+        self._settle(f"settlement of {live.handle_id}", settle)
 
     @fb.effect
     async def bury(self, record: TurnRecord) -> None:

@@ -29,6 +29,7 @@ from ..events import (
     SteeringInjectedEvent,
     TurnEvent,
 )
+from ..handles.happenings import stop_reason_of
 from ..model.errors import TurnError
 from ..subturns import Agent, TurnState
 from ..subturns.finish import finish
@@ -285,12 +286,10 @@ class TurnRun:
         try:
             return await handle.completion
         except BaseException as error:
-            interrupt = fb.interrupt_of(error)
-            is_system = interrupt is not None and interrupt.reason == "system"
             with fb.uninterruptible():
                 await self._on.engine.stop_stream(
                     self.state.workspace_id,
-                    reason="system" if is_system else "user",
+                    reason=stop_reason_of(error),
                     message_id=handle.message_id,
                 )
             raise
