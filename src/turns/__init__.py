@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .handles.aftermath import DisposeWorkspace
-from .handles.continuation import ContinuationPending, Continuations
+from .handles.continuation import ContinuationPending, Continuations, TakesAnswers
 from .handles.liveness import Retries
 from .handles.offers import AnswersPermissions, Finishes, KeepsUnheard, SpawnsSubturns, Steers
 from .handles.options import TurnOptions
@@ -32,6 +32,7 @@ __all__ = [
     "Retries",
     "SpawnsSubturns",
     "Steers",
+    "TakesAnswers",
     "TurnEnd",
     "TurnError",
     "TurnHandle",

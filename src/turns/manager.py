@@ -118,7 +118,12 @@ class TurnManager(Occupant):
             live=self._running.live,
         )
         self._inboxes: Inboxes[Happening] = Inboxes(judging.hear, self._see_through)
-        self._listening = Listening(self._book, active_in=self._running.active_in, tell=self._tell)
+        self._listening = Listening(
+            self._book,
+            continuations=self.continuations,
+            active_in=self._running.active_in,
+            tell=self._tell,
+        )
         self._aftermath = Aftermath(
             self._book,
             dispose=options.dispose,

@@ -13,6 +13,7 @@ from fibers.testing import TestClock
 from streamengine import EngineOptions, Tool
 from tests.streamengine.engine.kit import Answer, make_desk
 from turns import TurnOptions
+from turns.loop import LoopConfig
 from turns.turn import OpenTurns
 
 from .kit import House, MakeHouse
@@ -31,6 +32,7 @@ async def house(tmp_path: Path) -> AsyncIterator[MakeHouse]:
         tools: Callable[[OpenTurns], Sequence[Tool]] = lambda _open: (),
         children: Sequence[Answer] = (),
         options: TurnOptions | None = None,
+        config: LoopConfig | None = None,
     ) -> House:
         desk = make_desk(
             rt,
@@ -40,7 +42,9 @@ async def house(tmp_path: Path) -> AsyncIterator[MakeHouse]:
             scope=AppScope(),
             options=EngineOptions(tool_concurrency=1),
         )
-        made.append(House(desk, tmp_path, tools=tools, children=children, options=options))
+        made.append(
+            House(desk, tmp_path, tools=tools, children=children, options=options, config=config)
+        )
         return made[-1]
 
     yield make

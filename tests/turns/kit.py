@@ -12,6 +12,7 @@ from tests.streamengine.engine.kit import WORKSPACE, Answer, Desk, Provider
 from tests.turns.handles.kit import FaultyStore
 from turns import FileTurnStore, TurnHandle, TurnOptions, TurnRecord
 from turns.agent_turns import AgentTurns, agent_turns
+from turns.loop import LoopConfig
 from turns.subturns import Agent, Agents
 from turns.turn import OpenTurns
 from turns.workspace import Workspace, Workspaces
@@ -31,6 +32,7 @@ class House:
         tools: Callable[[OpenTurns], Sequence[Tool]],
         children: Sequence[Answer],
         options: TurnOptions | None,
+        config: LoopConfig | None = None,
     ) -> None:
         assert desk.scope is not None
         self.desk, self.rt, self.scope = desk, desk.rt, desk.scope
@@ -52,6 +54,7 @@ class House:
             ),
             clock=desk.clock,
             options=options,
+            config=config,
         )
         self.turns = self.joined.manager
 
@@ -96,4 +99,5 @@ class MakeHouse(Protocol):
         tools: Callable[[OpenTurns], Sequence[Tool]] = ...,
         children: Sequence[Answer] = (),
         options: TurnOptions | None = None,
+        config: LoopConfig | None = None,
     ) -> House: ...

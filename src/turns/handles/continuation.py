@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 
 class ContinuationPending(Protocol):
@@ -12,6 +12,17 @@ class ContinuationPending(Protocol):
     def __call__(self, message_id: str, /) -> bool:
         """Whether the turn goes on after that message: queued steering, results of tools to be
         answered, a prompt that recovers what was cut.
+        """
+        ...
+
+
+@runtime_checkable
+class TakesAnswers(Protocol):
+    """A ``ContinuationPending`` that also says which message is the answer of its turn."""
+
+    def takes(self, message_id: str, /) -> bool:
+        """Whether the turn has taken that message as its answer, although the model was cut off in
+        it: it was asked again as often as it may be. Asked at the end of the stream.
         """
         ...
 
@@ -47,6 +58,11 @@ class Continuations:
         """Whether more of this turn is to come after that message."""
         pending = self._pending.get(turn_id)
         return pending is not None and pending(message_id)
+
+    def is_taken(self, turn_id: str, message_id: str) -> bool:
+        """Whether that message is the turn's answer, however it ended."""
+        pending: object = self._pending.get(turn_id)
+        return isinstance(pending, TakesAnswers) and pending.takes(message_id)
 
     def forget(self, turn_id: str) -> None:
         """The turn is over, or its runner is."""

@@ -172,13 +172,17 @@ class Judging:
             live.turn_id, message_id
         )
 
-    async def _settle_by(self, record: TurnRecord, event: StreamEndEvent) -> None:
+    async def _settle_by(
+        self, record: TurnRecord, event: StreamEndEvent, *, is_taken: bool = False
+    ) -> None:
         rows = await self._verdicts.read(record)
         if isinstance(rows, Unreadable):
             await self._verdicts.settle(record.handle_id, ConservativeFallback(reason=rows.why))
             return
         cause = CorrelatedStreamEnd(
-            message_id=event.message_id, finish_reason=event.metadata.finish_reason
+            message_id=event.message_id,
+            finish_reason=event.metadata.finish_reason,
+            taken=True if is_taken else None,
         )
         text = text_in(event.parts)
         await self._verdicts.settle(
@@ -194,9 +198,12 @@ class Judging:
             return  # what is to come ends it (T15)
         await self._settle_by_error(record, event)
 
-    async def _settle_by_error(self, record: TurnRecord, event: ErrorEvent) -> None:
+    async def _settle_by_error(
+        self, record: TurnRecord, event: ErrorEvent, said: str | None = None
+    ) -> None:
+        """``said``: what the runner made of it, which knows what was tried."""
         cause = TerminalStreamError(
-            message_id=event.message_id, error_type=event.error_type, error=event.error
+            message_id=event.message_id, error_type=event.error_type, error=said or event.error
         )
         await self._verdicts.settle(record.handle_id, cause)
 
@@ -309,7 +316,8 @@ class Judging:
         if kind == SUSPENDED:
             return
         if failed is not None:
-            await self._settle_by_error(record, failed)
+            words = _words_of(error) if isinstance(error, TurnError) else None
+            await self._settle_by_error(record, failed, words)
         elif live.has_begun:
             await self._verdicts.settle(record.handle_id, ContinuationFailure(error=said))
         elif kind in INVALID:
@@ -326,7 +334,7 @@ class Judging:
             and not self._goes_on(live, waiting.message_id)
             and not self._book.has_active_descendants(record)
         ):
-            await self._settle_by(record, waiting)
+            await self._settle_by(record, waiting, is_taken=live.taken == waiting.message_id)
 
 
 def _is_own(record: TurnRecord, event: StreamEvent) -> bool:
@@ -335,3 +343,9 @@ def _is_own(record: TurnRecord, event: StreamEvent) -> bool:
 
 def _said(error: BaseException) -> str:
     return text_of(error).strip() or type(error).__name__
+
+
+def _words_of(error: TurnError) -> str:
+    """What it says besides its kind: the stream's own kind stands before it."""
+    message = error.message.strip()
+    return f"{message.removesuffix('.')}. {error.way_out}" if error.way_out else message

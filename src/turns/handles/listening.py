@@ -16,6 +16,7 @@ from streamengine.model import (
 
 from ..model.correlation import correlates, handle_named_by
 from .book import Book
+from .continuation import Continuations
 from .happenings import Happening, StreamEvent
 from .liveness import LiveTurn
 
@@ -32,10 +33,12 @@ class Listening:
         self,
         book: Book,
         *,
+        continuations: Continuations,
         active_in: Callable[[str], LiveTurn | None],
         tell: Callable[[str, Happening], None],
     ) -> None:
         self._book = book
+        self._continuations = continuations
         self._active_in = active_in
         self._tell = tell
 
@@ -57,12 +60,16 @@ class Listening:
             self._tell(active.handle_id, event)
 
     def _note_stream(self, event: StreamEvent) -> None:
-        """Which streams of a turn run is known at once: what is judged later looks at it."""
+        """Which streams of a turn run, and what its runner says of an end, is known at once: what
+        is judged later looks at it.
+        """
         active = self._active_in(event.workspace_id)
         record = None if active is None else self._book.find(active.handle_id)
         if active is None or record is None:
             return
         if not isinstance(event, StreamStartEvent):
             active.streams.discard(event.message_id)
+            if self._continuations.is_taken(active.turn_id, event.message_id):
+                active.taken = event.message_id
         elif correlates(record, event.workspace_id, event.correlation):
             active.streams.add(event.message_id)

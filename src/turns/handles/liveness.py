@@ -46,6 +46,8 @@ class LiveTurn:
     """A stream of it failed, and it goes on all the same."""
     deferred: StreamEndEvent | None = None
     """The last end of a stream of it, where that waits for something."""
+    taken: str | None = None
+    """The message id of the answer that its runner has taken, though it was cut."""
     unjudged: list[StreamEndEvent] = field(default_factory=list[StreamEndEvent])
     """Ends of others of which the evidence could not be read (T2)."""
     settled: Deferred[TurnRecord] = field(default_factory=Deferred[TurnRecord])

@@ -38,7 +38,7 @@ from .parts import Context, LoopParts, Surroundings
 from .resumed import for_resumed
 from .root_turn import RootTurn, end_of_aborted, restore_point
 from .steering import Steering
-from .turn_run import TurnRun
+from .turn_run import Onward, TurnRun
 
 _log = structlog.get_logger("turns.loop")
 
@@ -173,7 +173,7 @@ class AgentLoop(TurnRunner):
             self._parts.runs[turn.turn_id] = root.run
             claim.state = root.state
             try:
-                done = self._register(turn.turn_id, lambda _message_id: root.run.goes_on)
+                done = self._register(turn.turn_id, Onward(root.run))
                 exit_ = await root.run_to_its_end(prompt(), restore)
             finally:
                 del self._roots[turn.turn_id], self._parts.runs[turn.turn_id]

@@ -44,12 +44,12 @@ class TurnSteps:
         run = self._run
         run.tell(LlmResponseEvent(**run.about, call=run.calls, finish_reason="tool-calls"))
         if run.must_stop or run.is_last_call:
-            return self._end(said)
+            return self._end(said, was_cut=True)
         if run.has_next_prompt and (run.may_call or run.wants_last_call):
             self.ended = "more"
             return ""
         if not run.may_call:
-            return self._end(said, run.config.tool_limit_text)
+            return self._end(said, run.config.tool_limit_text, was_cut=True)
         return None
 
     def at_end(self, finish: Finish | None, said: Sequence[MessagePart]) -> str:
@@ -63,13 +63,13 @@ class TurnSteps:
         if run.may_go_on and (run.is_spoken_to or run.jobs.running):
             self.ended = "more"
             return words
-        return self._end(said, words)
+        return self._end(said, words, was_cut=reason in TRUNCATED)
 
-    def _end(self, said: Sequence[MessagePart], words: str = "") -> str:
+    def _end(self, said: Sequence[MessagePart], words: str = "", *, was_cut: bool) -> str:
         """The last look, and the end: what comes from here on comes too late for this turn."""
         late = [f"\n\n{text}" for text in self._run.late_results()]
         added = "".join([words, *late])
-        self._run.finish(_answer_in(said) + added)
+        self._run.finish(_answer_in(said) + added, was_cut=was_cut)
         self.ended = "done"
         return added
 

@@ -29,6 +29,7 @@ from ..events import (
     SteeringInjectedEvent,
     TurnEvent,
 )
+from ..handles.continuation import TakesAnswers
 from ..handles.happenings import stop_reason_of
 from ..model.errors import TurnError
 from ..subturns import Agent, TurnState
@@ -66,6 +67,7 @@ class TurnRun:
         self.content: str = ""
         # Until it is decided otherwise, more is to come after whatever stream ends.
         self.goes_on: bool = True
+        self._taken: str | None = None
         self._agent = agent
         self._on = on
         self._news = asyncio.Event()
@@ -153,12 +155,19 @@ class TurnRun:
             late.append(f"[SubTurn Result] {result.content}")
         return late
 
-    def finish(self, content: str) -> None:
-        """It is done, with this answer."""
+    def finish(self, content: str, *, was_cut: bool = False) -> None:
+        """It is done, with this answer. ``was_cut``: the model had more to say, and the turn takes
+        what there is.
+        """
         self.content = content or self.content
+        self._taken = self._message_id if was_cut else None
         self.goes_on = False
         self.state.let_go()
         finish(self.state, hard=False, registry=self._on.registry)
+
+    def takes(self, message_id: str) -> bool:
+        """Whether that message is its answer, although the model was cut off in it."""
+        return message_id == self._taken
 
     def _skips(self) -> str | None:
         if self.wants_last_call:
@@ -302,7 +311,8 @@ class TurnRun:
             ended = None if self._steps is None else self._steps.ended
             if ended is None:
                 self._verdict = self.recovery.after(event.error_type, event.error)
-            self.goes_on = ended == "truncated" or self._verdict is not None
+            # Also where nothing tries again: what the turn then fails with says more than this.
+            self.goes_on = ended != "done"
         elif isinstance(event, UsageDeltaEvent) and self.state.budget is not None:
             usage = event.usage
             spent = usage.total_tokens or (usage.input_tokens or 0) + (usage.output_tokens or 0)
@@ -349,3 +359,17 @@ class TurnRun:
         first_own = -1 if point is None or point.last_sequence is None else point.last_sequence
         own = {row.id for row in rows if (row.metadata.history_sequence or 0) > first_own}
         self.context.omitted |= to_omit(rows, protected=own if point is not None else ())
+
+
+@final
+class Onward(TakesAnswers):
+    """What a root turn says of its streams, for whoever settles it."""
+
+    def __init__(self, run: TurnRun) -> None:
+        self._run = run
+
+    def __call__(self, _message_id: str, /) -> bool:
+        return self._run.goes_on
+
+    def takes(self, message_id: str, /) -> bool:
+        return self._run.takes(message_id)

@@ -78,6 +78,8 @@ class CorrelatedStreamEnd(_Cause):
     finish_reason: str | None = None
     superseded: bool = False
     """Input that was queued behind it cut it short."""
+    taken: Literal[True] | None = None
+    """The model was cut off, and the turn took what it had said as its answer."""
 
 
 class UserStreamAbort(_Cause):
@@ -197,8 +199,8 @@ def status_of(cause: Cause) -> TerminalStatus:
             return "completed"
         case CorrelatedStreamEnd(superseded=True):
             return "interrupted"
-        case CorrelatedStreamEnd(finish_reason=finish_reason):
-            return "completed" if is_normal_finish(finish_reason) else "error"
+        case CorrelatedStreamEnd(finish_reason=finish_reason, taken=taken):
+            return "completed" if taken or is_normal_finish(finish_reason) else "error"
         case (
             LaunchCanceled()
             | StaleRestart()
@@ -259,8 +261,8 @@ def reason_of(cause: Cause) -> str | None:
             return None
         case CorrelatedStreamEnd(superseded=True):
             return "cut short by other input that was queued"
-        case CorrelatedStreamEnd(finish_reason=finish_reason):
-            if is_normal_finish(finish_reason):
+        case CorrelatedStreamEnd(finish_reason=finish_reason, taken=taken):
+            if taken or is_normal_finish(finish_reason):
                 return None
             return f"the answer ended with {finish_reason!r}"
         case LaunchCanceled(reason=reason):
