@@ -219,6 +219,7 @@ class AgentLoop(TurnRunner):
             ),
         )
         self._parts.runs[state.turn_id] = run
+        child.runs.open_unsafe()
         try:
             return await scope.provide(run.run(child.prompt)).on_exit(
                 lambda exit_: given_back(
@@ -364,7 +365,9 @@ class AgentLoop(TurnRunner):
     @fb.effect(raises=TurnError)
     async def _begin_subturn(self, turn_id: str, config: Mapping[str, Any]) -> str:
         request, parent = spawn_request(config), self._run_of(turn_id).state
-        return (await self.subturns.begin(request, parent=parent)).child_id
+        begun = await self.subturns.begin(request, parent=parent)
+        await begun.runs.await_()
+        return begun.child_id
 
     def answer_permission(
         self, turn_id: str, request_id: str, answer: object

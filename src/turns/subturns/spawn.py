@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, final
 
 import structlog
@@ -50,6 +50,8 @@ class ChildRun:
     state: TurnState
     agent: Agent
     prompt: str
+    runs: fb.Latch = field(default_factory=fb.Latch)
+    """Opened by who runs it, once others can speak to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Begun:
     child_id: str
     fiber: fb.Fiber[SubturnResult, Any]
     """Gives its result. Its failure is nobody's to observe: subturn.end tells it."""
+    runs: fb.Latch
+    """Open once others can speak to it, or it has ended."""
 
 
 RunChild: TypeAlias = Callable[[ChildRun], Effect[str, TurnError]]
@@ -140,7 +144,7 @@ class Subturns:
             child.tell_spawn()
             fiber = await child.live().fork_in(self._scope)
             child.owned_by(fiber)
-        return Begun(child.state.turn_id, fiber)
+        return Begun(child.state.turn_id, fiber, child.runs)
 
     def _made(self, request: SpawnRequest, parent: TurnState, slot: Slot) -> _Child:
         if parent.depth >= self.limits.max_depth:
@@ -214,6 +218,7 @@ class _Child:
         self._result: SubturnResult | None = None
         self._delivery: Delivery | None = None
         self._is_over = False
+        self.runs = fb.Latch()
 
     def owned_by(self, fiber: fb.Fiber[SubturnResult, Any]) -> None:
         fiber.set_name(f"{self.state.turn_id} of {self._parent.turn_id}")
@@ -229,7 +234,7 @@ class _Child:
     async def live(self) -> SubturnResult:
         state, request = self.state, self._request
         try:
-            run = self._home._run(ChildRun(state, self._agent, request.prompt))
+            run = self._home._run(ChildRun(state, self._agent, request.prompt, self.runs))
             timeout_seconds = request.timeout_seconds or 0
             if timeout_seconds <= 0:
                 timeout_seconds = self._home.limits.timeout_seconds
@@ -263,6 +268,7 @@ class _Child:
         if self._is_over:
             return
         self._is_over = True
+        self.runs.open_unsafe()
         state, home = self.state, self._home
         # At its end anyway: the turns below are, not this fiber.
         state.let_go()

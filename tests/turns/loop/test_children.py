@@ -24,7 +24,7 @@ from tests.streamengine.engine.kit import (
     text,
     tokens,
 )
-from turns.events import SubturnEndEvent, SubturnOrphanEvent
+from turns.events import SubturnEndEvent, SubturnOrphanEvent, SubturnSpawnEvent, TurnEvent
 from turns.model.errors import TurnError
 from turns.subturns import SpawnRequest, SubturnLimits, SubturnResult, TokenBudget
 
@@ -399,3 +399,48 @@ async def test_ten_children_of_the_loop_and_a_parent_that_looks_later(room: Make
     assert len(r.prompts) == 2
     assert r.content.count("[SubTurn Result]") == 9
     assert r.types.count("subturn.result_delivered") == 10
+
+
+@pytest.mark.parametrize("ask", ["steer", "begin", "finish"])
+async def test_a_subturn_that_was_begun_can_be_asked_at_once(room: MakeRoom, ask: str) -> None:
+    line, below = Line(), Line()
+    r = room(line, children=[below, below])
+    turn = r.open()
+    await r.start(turn=turn)
+    fields = {"prompt": "Look", "agent": "helper"}
+
+    @fb.effect(raises=TurnError)
+    async def both() -> str:
+        child_id = await r.loop.begin_subturn(turn.turn_id, fields)
+        match ask:
+            case "steer":
+                await r.loop.steer(child_id, "Only in src")
+            case "begin":
+                await r.loop.begin_subturn(child_id, fields)
+            case _:
+                await r.loop.finish(child_id, hard=False)
+        return child_id
+
+    assert (await r.rt.run(both())).startswith("subturn-")
+
+
+async def test_who_begins_a_subturn_that_never_runs_does_not_wait_for_it(room: MakeRoom) -> None:
+    line = Line()
+    r = room(line)
+    turn = r.open()
+    await r.start(turn=turn)
+    begun: list[str] = []
+
+    def stop_it(event: TurnEvent) -> None:
+        if isinstance(event, SubturnSpawnEvent):
+            begun.append(event.child_id)
+            child = r.loop.registry.child(event.child_id)
+            assert child is not None
+            child.end(hard=True)
+
+    r.loop.events.subscribe(stop_it)
+    child_id = await r.rt.run(
+        r.loop.begin_subturn(turn.turn_id, {"prompt": "Look", "agent": "helper"})
+    )
+
+    assert [child_id] == begun
