@@ -13,9 +13,10 @@ import fibers as fb
 from fibers import AbortSignal
 from tests.streamengine.engine.kit import FINISH, WORKSPACE, Hand, Line, calls, says, text
 from turns import TurnError, TurnHandle
-from turns.events import SubturnEndEvent, SubturnOrphanEvent, TurnEvent
+from turns.events import InterruptReceivedEvent, SubturnEndEvent, SubturnOrphanEvent, TurnEvent
 from turns.loop import Background, LoopConfig
 from turns.release import RELEASE_SECONDS
+from turns.subturns import SubturnResult
 
 from .kit import House, MakeHouse
 
@@ -160,6 +161,32 @@ async def test_neither_an_interrupt_nor_a_soft_end_of_a_settled_turn_ends_what_i
     await h.desk.idle()
     assert [event.status for event in told if isinstance(event, SubturnEndEvent)] == ["completed"]
     assert [event for event in told if isinstance(event, SubturnOrphanEvent)] == []
+
+
+@pytest.mark.spec("U2", "U14")
+async def test_a_subturn_that_is_ended_hard_by_its_id_says_so_and_harms_nobody(
+    house: MakeHouse,
+) -> None:
+    line = Line()
+    h = house(line, children=[Line()])
+    handle = await h.create()
+    told: list[TurnEvent] = []
+    h.joined.loop.events.subscribe(told.append)
+    request = {"prompt": "Look", "agent": "main"}
+    spawning = h.rt.run_fork(h.turns.spawn_subturn(handle.handle_id, request))
+    await h.desk.idle()
+    (child,) = h.joined.loop.registry.children
+
+    await h.do(h.turns.finish(child.turn_id, hard=True))
+
+    result = await spawning
+    assert isinstance(result, SubturnResult)
+    assert result.error == "the subturn was ended hard"
+    heard = [event for event in told if isinstance(event, InterruptReceivedEvent)]
+    assert [(event.turn_id, event.kind) for event in heard] == [(child.turn_id, "hard_abort")]
+    (end,) = [event for event in told if isinstance(event, SubturnEndEvent)]
+    assert (end.status, end.error) == ("error", result.error)
+    assert (await h.record(handle)).status == "running"
 
 
 async def test_a_subturn_can_be_ended_softly_by_its_id(house: MakeHouse) -> None:

@@ -28,7 +28,7 @@ from ..events import (
 )
 from ..holds.permission import PermissionNews
 from ..model.record import TurnRecord
-from ..subturns.spawn import INTERRUPTED
+from ..subturns.spawn import ENDED_HARD, INTERRUPTED
 
 ROOTS: Final = 50
 """How many turns of a workspace are shown, not counting older ones that have not ended."""
@@ -331,7 +331,7 @@ def _with_event(node: TurnNode, event: TurnEvent) -> TurnNode:
             # Its state is the record's to say: what is tried again goes on.
             fields["ended_at_ms"] = node.ended_at_ms or event.timestamp_ms
         case SubturnEndEvent(status=status, error=error):
-            was_interrupted = error == INTERRUPTED
+            was_interrupted = error in (INTERRUPTED, ENDED_HARD)
             fields["state"] = "interrupted" if was_interrupted else status
             fields |= {"reason": error, "ended_at_ms": event.timestamp_ms}
         case SubturnOrphanEvent():

@@ -16,7 +16,7 @@ from fibers import Effect, Scope
 from streamengine import HistoryStore, StartOptions, StreamEngine
 from streamengine.history import MemoryHistory
 
-from ..events import TurnEndEvent, TurnEvents
+from ..events import InterruptReceivedEvent, TurnEndEvent, TurnEvents
 from ..handles.happenings import CALLED_OFF
 from ..model.errors import TurnError
 from ..open_turn import OpenTurn, TurnRunner
@@ -297,6 +297,12 @@ class AgentLoop(TurnRunner):
         state = self.registry.find(turn_id)
         if state is None:
             raise _not_found(f"turn {turn_id}")
+        if state.parent is not None and not state.is_aborted:
+            self.events.emit(
+                InterruptReceivedEvent(
+                    workspace_id=state.session, turn_id=turn_id, kind="hard_abort"
+                )
+            )
         finish(state, hard=True, registry=self.registry)
         await end_of_aborted(state, self._parts)
 

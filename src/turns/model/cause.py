@@ -117,6 +117,8 @@ class ExplicitInterrupt(_Cause):
 
     kind: Literal["explicit-interrupt"] = "explicit-interrupt"
     by: Words
+    hard: Literal[True] | None = None
+    """What the turn had said was taken back with it."""
 
 
 class ManualSupersession(_Cause):
@@ -271,6 +273,8 @@ def reason_of(cause: Cause) -> str | None:
             return "interrupted after a restart"
         case UserStreamAbort():
             return "stopped by a person"
+        case ExplicitInterrupt(by=by, hard=True):
+            return f"ended hard by {by}, with what it said taken back"
         case ExplicitInterrupt(by=by):
             return f"interrupted by {by}"
         case ManualSupersession():

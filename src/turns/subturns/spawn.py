@@ -41,6 +41,7 @@ _numbers: Final = itertools.count(1)
 
 PANICKED: Final = "subturn panicked"
 INTERRUPTED: Final = "the subturn was interrupted"
+ENDED_HARD: Final = "the subturn was ended hard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Begun:
     """Gives its result. Its failure is nobody's to observe: subturn.end tells it."""
     runs: fb.Latch
     """Open once others can speak to it, or it has ended."""
+    result: Callable[[], SubturnResult]
+    """What it gave, once it has ended; why there is nothing where its fiber failed."""
 
 
 RunChild: TypeAlias = Callable[[ChildRun], Effect[str, TurnError]]
@@ -120,7 +123,7 @@ class Subturns:
             case fb.Success(result):
                 return result
             case _:
-                return SubturnResult.failed(begun.child_id, INTERRUPTED)
+                return begun.result()
 
     @fb.effect(raises=TurnError)
     async def _begin(self, request: SpawnRequest, parent: TurnState | None) -> Begun:
@@ -144,7 +147,7 @@ class Subturns:
             child.tell_spawn()
             fiber = await child.live().fork_in(self._scope)
             child.owned_by(fiber)
-        return Begun(child.state.turn_id, fiber, child.runs)
+        return Begun(child.state.turn_id, fiber, child.runs, child.result)
 
     def _made(self, request: SpawnRequest, parent: TurnState, slot: Slot) -> _Child:
         if parent.depth >= self.limits.max_depth:
@@ -230,6 +233,16 @@ class _Child:
         # Also of one that never began: a closed app scope starts nothing.
         fiber.add_observer(lambda _exit: self._end())
 
+    def result(self) -> SubturnResult:
+        """What it gives; where that is not known, that it was stopped."""
+        if self._result is None:
+            state = self.state
+            is_own = state.is_aborted and not any(above.is_aborted for above in state.ancestors)
+            self._result = SubturnResult.failed(
+                state.turn_id, ENDED_HARD if is_own else INTERRUPTED
+            )
+        return self._result
+
     @fb.effect
     async def live(self) -> SubturnResult:
         state, request = self.state, self._request
@@ -261,7 +274,7 @@ class _Child:
             return SubturnResult.failed(child_id, f"it took longer than {timeout_seconds:g} s")
         if cause.has_fails:
             return SubturnResult.failed(child_id, str(error))
-        return SubturnResult.failed(child_id, INTERRUPTED)
+        return self.result()
 
     def _end(self) -> None:
         """Whatever way it ended: give back, tell, forget. Once."""
@@ -272,7 +285,7 @@ class _Child:
         state, home = self.state, self._home
         # At its end anyway: the turns below are, not this fiber.
         state.let_go()
-        result = self._result or SubturnResult.failed(state.turn_id, INTERRUPTED)
+        result = self.result()
         state.status = "completed" if result.error is None else "error"
         finish(state, hard=result.error is not None, registry=home._registry)
         self._slot.release()

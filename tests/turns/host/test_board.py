@@ -33,7 +33,7 @@ from turns.model.cause import (
     TerminalStreamError,
 )
 from turns.model.record import TurnRecord, TurnStatus
-from turns.subturns.spawn import INTERRUPTED
+from turns.subturns.spawn import ENDED_HARD, INTERRUPTED
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 BEGIN_MS = 1767225600000
@@ -223,7 +223,12 @@ def test_children_come_after_their_parent_and_before_its_younger_sibling() -> No
 
 @pytest.mark.parametrize(
     ("error", "state"),
-    [(None, "completed"), ("it broke", "error"), (INTERRUPTED, "interrupted")],
+    [
+        (None, "completed"),
+        ("it broke", "error"),
+        (INTERRUPTED, "interrupted"),
+        (ENDED_HARD, "interrupted"),
+    ],
 )
 def test_a_child_ends_as_it_is_told(error: str | None, state: str) -> None:
     board = Board()

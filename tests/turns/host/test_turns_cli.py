@@ -391,7 +391,9 @@ async def test_a_server_takes_back_what_a_turn_has_said(tmp_path: Path, out: Out
 
         said = await out.of(interrupt_turn(Place(tmp_path), handle_id, hard=True))
 
-    assert said == f"{handle_id} is interrupted: interrupted by hard finish\n"
+    assert said == (
+        f"{handle_id} is interrupted: ended hard by user, with what it said taken back\n"
+    )
     assert (tmp_path / "workspaces" / "w1" / "chat.jsonl").read_text() == ""
 
 
