@@ -105,6 +105,11 @@ class Turn(BareTurn):
         """Tell the observers."""
         self._observers.tell(None)
 
+    def on_given_back(self, f: Effect[None]) -> Effect[None]:
+        """Have ``f`` done once everything is given back: at once, where it is."""
+        after = self._given_back.await_().flat_map(lambda _: f)
+        return self._scope.add_finalizer(lambda _exit: after)
+
     def mark_continuation(self) -> Effect[None, HistoryError | TurnError]:
         """Auto-continue has started this turn: hold its flag (see ContinuationHold)."""
         return self.continuation.mark()
@@ -160,10 +165,12 @@ class OpenTurns:
         """A new turn. ValueError where one with that id is open."""
         if turn_id in self._turns:
             raise ValueError(f"the turn {turn_id} is open already")
-        turn = Turn(turn_id, self.workspaces.get(workspace_id), clock, scope)
+        lease = Scope(name=f"workspace of {turn_id}")
+        turn = Turn(turn_id, self.workspaces.hold(workspace_id, lease), clock, scope)
         if turn.is_open:
             self._turns[turn_id] = turn
             fb.run_sync(turn.scope.add_finalizer(lambda _exit: self._forget(turn_id)))
+        fb.run_sync(turn.on_given_back(lease.close()))
         return turn
 
     def get(self, turn_id: str) -> Turn | None:

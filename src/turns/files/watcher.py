@@ -73,6 +73,10 @@ class FolderWatcher:
         self._is_wanted = asyncio.Event()
         self._looking = asyncio.Lock()
         self._told_of_limit = False
+        self.keep: Callable[[], Callable[[], None]] = lambda: lambda: None
+        """Called by each who begins to hear; gives what is called when he ends. For whoever owns
+        the folder: what somebody hears must not go.
+        """
 
     @property
     def is_held(self) -> bool:
@@ -82,7 +86,13 @@ class FolderWatcher:
     def subscribe(self, f: Callable[[FileChange], object]) -> Callable[[], None]:
         """Call ``f`` with each change; gives what ends that."""
         self._is_wanted.set()
-        return self._subscribers.subscribe(f)
+        let_go, stop = self.keep(), self._subscribers.subscribe(f)
+
+        def end() -> None:
+            stop()
+            let_go()
+
+        return end
 
     @fb.effect
     async def run(self) -> None:

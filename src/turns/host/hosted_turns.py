@@ -50,7 +50,9 @@ def make_turns(
 
     ``provider`` and ``options``: of the engine that each subturn gets, as ``engine`` has them.
     """
-    open_turns = OpenTurns(Workspaces(lambda workspace_id: _workspace(state, workspace_id, scope)))
+    open_turns = OpenTurns(
+        Workspaces(lambda workspace_id: _workspace(state, workspace_id), scope=scope)
+    )
     shell = ShellTool(open_turns, permission="ask", records=_processes(state))
     subturn = SubturnTool(lambda: turns.loop.subturns, scope)
     agent = Agent(name=AGENT, tools=(FilesTool(open_turns), shell, subturn))
@@ -88,13 +90,11 @@ def _processes(state: Path) -> ProcessRecords:
     return ProcessRecords(DurableDirectory(state / PROCESSES_DIRECTORY))
 
 
-def _workspace(state: Path, workspace_id: str, scope: Scope) -> Workspace:
-    """One whose folder is there and watched until ``scope`` closes. Raises HistoryError."""
+def _workspace(state: Path, workspace_id: str) -> Workspace:
+    """One whose folder is there. Raises HistoryError."""
     directory = state / WORKSPACES_DIRECTORY / workspace_id
     with DurableDirectory(directory / FOLDER_DIRECTORY).made():
         pass
-    workspace = Workspace(
+    return Workspace(
         workspace_id, folder=directory / FOLDER_DIRECTORY, state=directory / STATE_DIRECTORY
     )
-    scope.fork(workspace.watcher.run()).set_name(f"watcher of {workspace_id}")
-    return workspace
