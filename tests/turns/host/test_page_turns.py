@@ -289,6 +289,108 @@ def test_what_is_written_is_sent_as_a_turn_or_as_a_message(tmp_path: Path) -> No
     assert turn[1]["clientTurnId"] != message[1]["clientMessageId"]
 
 
+def test_before_a_message_takes_the_place_of_a_turn_the_page_says_so(tmp_path: Path) -> None:
+    seen = page(
+        tmp_path,
+        told("turns", nodes=[RUNNING]),
+        CAUGHT_UP,
+        ["write", "Wait"],
+        ["submit", "composer-form"],
+        ["submit", "composer-form"],
+    )
+
+    assert seen["asked"] == [], "also where Enter is pressed twice"
+    assert (seen["warned"], seen["text"]) == (True, "Wait")
+
+
+@pytest.mark.parametrize(
+    ("choice", "path", "field"),
+    [
+        ("steer-instead", "/api/turns/wst_1/steer", "text"),
+        ("send-anyway", "/api/workspaces/default/messages", "text"),
+    ],
+)
+def test_then_it_steers_the_turn_or_sends_the_message_once(
+    tmp_path: Path, choice: str, path: str, field: str
+) -> None:
+    seen = page(
+        tmp_path,
+        told("turns", nodes=[ASKING]),
+        CAUGHT_UP,
+        ["write", "Wait"],
+        ["submit", "composer-form"],
+        ["press", choice, 2],  # the rest of a double click on Send
+        ["press", choice, 1],
+        ["press", choice, 1],
+    )
+
+    assert [(asked, body[field]) for asked, body in seen["asked"]] == [(path, "Wait")]
+    assert (seen["warned"], seen["text"]) == (False, "")
+
+
+def test_steering_that_comes_too_late_says_so_and_leaves_the_words(tmp_path: Path) -> None:
+    seen = page(
+        tmp_path,
+        told("turns", nodes=[RUNNING]),
+        CAUGHT_UP,
+        ["write", "Wait"],
+        ["submit", "composer-form"],
+        ["refuse", "the turn has ended"],
+        ["press", "steer-instead", 1],
+    )
+
+    assert (seen["error"], seen["text"]) == ("the turn has ended", "Wait")
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        ["told", {"type": "turns.changed", "nodes": [ENDED], "gone": []}],
+        ["told", {"type": "turns.changed", "nodes": [ENDED, {**RUNNING, "id": "t2"}], "gone": []}],
+        ["key", "text", "Escape"],
+    ],
+)
+def test_the_warning_is_about_the_turn_that_runs_and_can_be_waved_away(
+    tmp_path: Path, gone: list[Any]
+) -> None:
+    seen = page(
+        tmp_path,
+        told("turns", nodes=[RUNNING]),
+        CAUGHT_UP,
+        ["write", "Wait"],
+        ["submit", "composer-form"],
+        gone,
+    )
+
+    assert (seen["warned"], seen["text"], seen["asked"]) == (False, "Wait", [])
+
+
+@pytest.mark.parametrize("state", ["queued", "completed"])
+def test_a_turn_that_does_not_run_is_in_nobodys_way(tmp_path: Path, state: str) -> None:
+    seen = page(
+        tmp_path,
+        told("turns", nodes=[{**RUNNING, "state": state}]),
+        CAUGHT_UP,
+        ["write", "Hello"],
+        ["submit", "composer-form"],
+    )
+
+    assert [path for path, _ in seen["asked"]] == ["/api/workspaces/default/messages"]
+    assert not seen["warned"]
+
+
+def test_a_further_turn_is_queued_without_a_warning(tmp_path: Path) -> None:
+    seen = page(
+        tmp_path,
+        told("turns", nodes=[RUNNING]),
+        CAUGHT_UP,
+        ["write", "And then"],
+        ["press", "send-turn"],
+    )
+
+    assert [path for path, _ in seen["asked"]] == ["/api/workspaces/default/turns"]
+
+
 @pytest.mark.parametrize(
     ("send", "name"),
     [

@@ -1,7 +1,7 @@
 // The page: one conversation, as its event stream tells it.
 
 import { call, Refused } from "./api.js";
-import { byId } from "./dom.js";
+import { byId, hide } from "./dom.js";
 import { makeRow, Message } from "./message.js";
 import { TurnTree } from "./turns.js";
 
@@ -17,8 +17,11 @@ const page = {
   messages: byId("messages"),
   retry: byId("retry"),
   send: byId("send"),
+  sendAnyway: byId("send-anyway"),
   sendTurn: byId("send-turn"),
+  steerInstead: byId("steer-instead"),
   stop: byId("stop"),
+  takesOver: byId("takes-over"),
   text: byId("text"),
   token: byId("token"),
   workspace: byId("workspace"),
@@ -39,6 +42,7 @@ let retryToldAgain = false; // by what this connection was told of before
 let turnsTold = false;      // by this connection
 let live = null;            // {id, message, timestamp} of the message that is being answered
 let failed = null;          // {id, text} of the last failure: one before the first word has no row
+let inTheWay = null;        // the turn of which the person was told that a message interrupts it
 let unsent = null;          // {path, text, id}: sent again under the same id if the answer got lost
 
 function api(path) {
@@ -79,6 +83,13 @@ function showLive() {
   page.stop.disabled = false;
   page.stop.title = turns.live === null ? "" : "It stops the turn that runs; what that said stays";
   page.empty.hidden = live !== null || page.messages.childElementCount > 0;
+  if (turns.live?.id !== inTheWay?.id) inTheWay = null;
+  hide(page.takesOver, inTheWay === null, page.text);
+}
+
+function warnOf(turn) {
+  inTheWay = turn;
+  showLive();
 }
 
 function begin(id) {
@@ -287,8 +298,9 @@ async function sendText(path, fields, said) {
   if (text.trim() === "" || page.send.disabled) return;
   page.send.disabled = page.sendTurn.disabled = true;
   showError("");
+  warnOf(null);
   try {
-    await post(api(path), text, (id) => fields(text, id));
+    await post(path, text, (id) => fields(text, id));
     page.text.value = "";
     fitText();
     page.announcer.textContent = said;
@@ -300,16 +312,34 @@ async function sendText(path, fields, said) {
   }
 }
 
+function sendMessage() {
+  sendText(api("messages"), (text, id) => ({ text, clientMessageId: id }), "Sent. The answer begins.");
+}
+
 page.composer.addEventListener("submit", (event) => {
   event.preventDefault();
-  sendText("messages", (text, id) => ({ text, clientMessageId: id }), "Sent. The answer begins.");
+  // Nothing is sent before the person has chosen; Enter pressed twice is no choice.
+  if (turns.live !== null && page.text.value.trim() !== "") warnOf(turns.live);
+  else sendMessage();
+});
+
+// The rest of a double click on what stood there before would choose unread.
+page.sendAnyway.addEventListener("click", (event) => {
+  if (event.detail < 2 && inTheWay !== null) sendMessage();
+});
+
+page.steerInstead.addEventListener("click", (event) => {
+  if (event.detail > 1 || inTheWay === null) return;
+  const path = `/api/turns/${encodeURIComponent(inTheWay.handleId)}/steer`;
+  sendText(path, (text) => ({ text }), "Sent. The turn hears it.");
 });
 
 page.sendTurn.addEventListener("click", () => {
-  sendText("turns", (text, id) => ({ prompt: text, clientTurnId: id }), "Sent. The turn begins.");
+  sendText(api("turns"), (text, id) => ({ prompt: text, clientTurnId: id }), "Sent. The turn begins.");
 });
 
 page.text.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") warnOf(null);
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
     page.composer.requestSubmit();
@@ -379,6 +409,7 @@ function askForToken() {
   dropLive();
   page.messages.replaceChildren();
   turns.replace([]);
+  warnOf(null);
   page.empty.hidden = true;
   page.login.hidden = false;
   page.composer.hidden = true;

@@ -15,3 +15,9 @@ export function spelledOut(text) {
   return text.replace(/[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu, (character) =>
     character === "\n" || character === "\t" ? character : `\\u{${character.codePointAt(0).toString(16)}}`);
 }
+
+// Hides a part; a focus in it would be nowhere then.
+export function hide(part, hidden, instead) {
+  if (hidden && part.contains(document.activeElement)) instead.focus();
+  part.hidden = hidden;
+}

@@ -1,6 +1,6 @@
 // The turns of the workspace as a tree: where each stands, what it asks, and what can be asked of it.
 
-import { byId, make, spelledOut } from "./dom.js";
+import { byId, hide, make, spelledOut } from "./dom.js";
 
 const STATES = {
   queued: "queued",
@@ -42,12 +42,6 @@ function button(text, className, act) {
 function set(node, text) {
   if (node.textContent !== text) node.textContent = text;
   node.hidden = text === "";
-}
-
-// Hides a part; a focus in it would be nowhere then.
-function hide(part, hidden, instead) {
-  if (hidden && part.contains(document.activeElement)) instead.focus();
-  part.hidden = hidden;
 }
 
 // One turn as it is drawn. `ask(path, body)` posts below its handle and gives whether that went well.

@@ -53,7 +53,8 @@ const take = {
     data: JSON.stringify(message), lastEventId: "",
   })),
   write(text) { byId("text").value = text; },
-  press: (id) => byId(id).dispatchEvent(new Event("click")),
+  press: (id, clicks = 0) => byId(id).dispatchEvent(Object.assign(new Event("click"), { detail: clicks })),
+  key: (id, key) => byId(id).dispatchEvent(Object.assign(new Event("keydown", { cancelable: true }), { key })),
   submit: (id) => byId(id).dispatchEvent(new Event("submit", { cancelable: true })),
   refuse(detail) { refusal = detail; },
 };
@@ -70,6 +71,7 @@ console.log(JSON.stringify({
   canStop: byId("stop").isShown,
   stops: byId("stop").title,
   text: byId("text").value,
+  warned: byId("takes-over").isShown,
   error: byId("error").textContent,
   said: byId("announcer").textContent,
 }));
