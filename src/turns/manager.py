@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast, final
+from typing import Any, TypeVar, final
 
 import structlog
 
 import fibers as fb
-from fibers import Clock, Duration, Effect, Fiber, Scope
+from fibers import Clock, Duration, Effect, Scope
 from fibers.app import Occupant
 from streamengine import Event, SendError, StreamEngine
 from streamengine.locks import WorkspaceLocks
@@ -31,18 +31,18 @@ from .handles.plain import PlainRunner
 from .handles.reconcile import Reconciliation
 from .handles.running import Running
 from .handles.settlement import Settlement
+from .handles.start import Start
 from .handles.store import TurnStore
 from .handles.streak import check_continues
 from .handles.verdicts import Verdicts
 from .handles.waiters import Waiters
+from .handles.work import Work
 from .model.cause import ExplicitInterrupt
 from .model.errors import TurnError
 from .model.record import TurnRecord
 
 T = TypeVar("T")
-
-RECONCILED_AT_ONCE: Final = 32
-"""How many turns are looked at together after a restart: most of it is waiting for the disk."""
+E = TypeVar("E", bound=Exception)
 
 _log = structlog.get_logger("turns.manager")
 
@@ -80,20 +80,19 @@ class TurnManager(Occupant):
         options: TurnOptions | None = None,
     ) -> None:
         options = options or TurnOptions()
-        self._scope = scope
-        self._clock = clock
         self._runner = options.runner or PlainRunner(engine)
-        self._recovery = options.recovery
         self._on_attention = options.on_attention
         self.continuations: Continuations = options.continuations or Continuations()
         self.continuations.on_done = self._look_again_at
         self._waiters = Waiters()
+        # Nobody waits for what is left to the next process.
+        self._work = Work(scope, clock, closed=lambda: self._waiters.give_up(_shutting_down))
         self._book = Book(store)
         liveness = Liveness(engine, options.retries)
         self.settlement: Settlement = Settlement(
             self._book, self._waiters, release=self._release, afterwards=self._afterwards
         )
-        verdicts = Verdicts(engine.history, self.settlement, later=self._later)
+        verdicts = Verdicts(engine.history, self.settlement, later=self._work.later)
         self._running = Running(
             book=self._book,
             engine=engine,
@@ -103,13 +102,18 @@ class TurnManager(Occupant):
             liveness=liveness,
             verdicts=verdicts,
             tell=self._tell,
-            fork=self._fork,
-            settle=self._see_through,
+            work=self._work,
             over=self._over,
-            is_closing=lambda: self._scope.state == "closed",
         )
         self._asking = Asking(self._book, self._runner, self._running, self.settlement)
-        self._reconciliation = Reconciliation(liveness, verdicts, bury=self._running.bury)
+        self._start = Start(
+            self._book,
+            recovery=options.recovery,
+            reconciliation=Reconciliation(liveness, verdicts, bury=self._running.bury),
+            running=self._running,
+            settled=self._afterwards_if_due,
+            work=self._work,
+        )
         judging = Judging(
             book=self._book,
             verdicts=verdicts,
@@ -117,7 +121,7 @@ class TurnManager(Occupant):
             liveness=liveness,
             live=self._running.live,
         )
-        self._inboxes: Inboxes[Happening] = Inboxes(judging.hear, self._see_through)
+        self._inboxes: Inboxes[Happening] = Inboxes(judging.hear, self._work.see_through)
         self._listening = Listening(
             self._book,
             continuations=self.continuations,
@@ -136,13 +140,10 @@ class TurnManager(Occupant):
             self._book,
             self._running.places,
             begin=self._begin,
-            fork=self._fork,
+            fork=self._work.fork,
             kept_for_nothing=self._afterwards_if_due,
         )
         self._continuing = WorkspaceLocks()
-        self._loading: fb.Deferred[None, TurnError] | None = None
-        self._is_read = False
-        self._watch(scope)
         engine.events.subscribe(self._on_event)
 
     # ---- an occupant of the app scope
@@ -150,16 +151,11 @@ class TurnManager(Occupant):
     def start(self, scope: Scope) -> Effect[None, TurnError]:
         """Run turns in ``scope`` from now on, and put in order what the last process left."""
 
-        def adopt() -> None:
-            if scope is not self._scope:
-                self._scope = scope
-                self._watch(scope)
-
-        return Effect.sync(adopt).flat_map(lambda _: self._ready())
+        return Effect.sync(lambda: self._work.move(scope)).flat_map(lambda _: self._ready())
 
     def read(self) -> Effect[None, TurnError]:
         """Read the records and begin nothing, for who has to know them before ``start`` (I9)."""
-        return self._in_clock(self._read())
+        return self._in_clock(self._start.read())
 
     def describe(self) -> Mapping[str, object]:
         """What runs and what waits, for a dump."""
@@ -332,61 +328,12 @@ class TurnManager(Occupant):
         """
         return self._once_ready(lambda: self._asking.finish(handle_id, hard=hard, by=by))
 
-    # ---- at the start
-
-    @fb.effect(raises=TurnError)
-    async def _ready(self) -> None:
-        """The records are read, and those that the last process left are in order. Once."""
-        loading = self._loading
-        if loading is None:
-            loading = self._loading = fb.Deferred()
-            begun = loading
-
-            def loaded(exit_: fb.Exit[None, TurnError]) -> None:
-                if isinstance(exit_, fb.Failure):
-                    self._loading = None  # the next who asks tries again
-                begun.done_unsafe(_said_of_start(exit_))
-
-            # Whoever came first may be interrupted: it is the manager's work. Observed from
-            # outside: in a closed scope it never begins.
-            self._fork("start of the turns", self._load()).add_observer(loaded)
-        await loading
-
-    @fb.effect(raises=TurnError)
-    async def _load(self) -> None:
-        await self._read()
-        recovered = await (self._recovery or Effect.succeed(None)).exit()
-        if isinstance(recovered, fb.Failure):
-            _log.warning("recovery", problem=recovered.failure().pretty())
-        await self._put_in_order(self._book.all())
-
-    @fb.effect(raises=TurnError)
-    async def _read(self) -> None:
-        if not self._is_read:
-            await self._book.load()
-            self._is_read = True
-
-    async def _put_in_order(self, records: Sequence[TurnRecord]) -> None:
-        for record in records:
-            self._afterwards_if_due(record)
-        started = [record for record in records if record.is_started]
-        await fb.for_each(started, self._reconcile, concurrency=RECONCILED_AT_ONCE, discard=True)
-        # Last: what is queued begins where nothing else goes on.
-        for record in records:
-            if record.status == "queued":
-                self._running.enqueue(record)
-
-    @fb.effect
-    async def _reconcile(self, record: TurnRecord) -> None:
-        if await self._reconciliation.keeps(record):
-            self._running.resume(record)
-
     # ---- the work
 
     @fb.effect(raises=SendError)
     async def _begin(self, record: Callable[[], TurnRecord]) -> TurnHandle:
         made = record()
-        if self._scope.state == "closed":
+        if self._work.is_closing:
             raise SendError("shutting_down", "the process ends: no turn begins any more")
         try:
             await self._ready()
@@ -419,7 +366,7 @@ class TurnManager(Occupant):
         with self._waiters.waiting(handle_id) as settled:
             record = self._book.get(handle_id)
             if not record.is_terminal:
-                if self._scope.state == "closed":
+                if self._work.is_closing:
                     raise _shutting_down(handle_id)
                 late = TurnError(
                     "timeout",
@@ -454,18 +401,9 @@ class TurnManager(Occupant):
 
     # ---- what happens
 
-    def _watch(self, scope: Scope) -> None:
-        """Nobody waits for what is left to the next process."""
-
-        def give_up(_exit: object) -> None:
-            if scope is self._scope:
-                self._waiters.give_up(_shutting_down)
-
-        fb.run_sync(scope.add_finalizer(give_up))
-
     def _on_event(self, event: Event) -> None:
         # In a closed scope nothing is dealt with any more: a restart finds it.
-        if self._scope.state != "closed":
+        if not self._work.is_closing:
             self._listening.hear(event)
 
     def _tell(self, handle_id: str, happening: Happening) -> None:
@@ -483,7 +421,7 @@ class TurnManager(Occupant):
             self._tell(owner.handle_id, LookAgain())
 
     def _over(self, record: TurnRecord) -> None:
-        if self._scope.state != "closed":  # else what was said is named with the rest
+        if not self._work.is_closing:  # else what was said is named with the rest
             self._following.go_on(record)
 
     def _afterwards_if_due(self, record: TurnRecord) -> None:
@@ -491,7 +429,9 @@ class TurnManager(Occupant):
             self._afterwards(record)
 
     def _afterwards(self, record: TurnRecord) -> None:
-        self._see_through(f"after {record.handle_id}", self._aftermath.follow(record.handle_id))
+        self._work.see_through(
+            f"after {record.handle_id}", self._aftermath.follow(record.handle_id)
+        )
 
     def _notify(self, record: TurnRecord) -> None:
         if self._on_attention is None:
@@ -501,31 +441,14 @@ class TurnManager(Occupant):
         except Exception:  # noqa: BLE001  # logged: the turn has settled all the same
             _log.exception("the owner of a turn could not be told", handleId=record.handle_id)
 
-    def _later(self, seconds: float, work: Effect[None]) -> None:
-        self._see_through("a later settlement", fb.sleep(seconds).flat_map(lambda _: work))
-
-    def _fork(self, name: str, work: Effect[None, Any]) -> Fiber[None, Any]:
-        fiber = self._scope.fork(cast("Effect[None, Any]", self._in_clock(work)))
-        fiber.set_name(name)
-        return fiber
-
-    def _see_through(self, name: str, work: Effect[None]) -> None:
-        """As ``_fork``, for what must not be lost: interrupted by anybody but the close of the
-        scope, it begins again.
-        """
-
-        def ended(exit_: fb.Exit[None, Any]) -> None:
-            is_stopped = isinstance(exit_, fb.Failure) and exit_.failure().has_interrupts_only
-            if is_stopped and self._scope.state != "closed":
-                self._see_through(name, work)
-
-        self._fork(name, work).add_observer(ended)
-
     def _once_ready(self, work: Callable[[], Effect[T, TurnError]]) -> Effect[T, TurnError]:
         return self._in_clock(self._ready().flat_map(lambda _: work()))
 
-    def _in_clock(self, eff: Effect[Any, Any]) -> Effect[Any, Any]:
-        return eff if self._clock is None else eff.provide_service(fb.ClockTag, self._clock)
+    def _ready(self) -> Effect[None, TurnError]:
+        return self._start.ready()
+
+    def _in_clock(self, eff: Effect[T, E]) -> Effect[T, E]:
+        return self._work.in_clock(eff)
 
 
 def _shutting_down(handle_id: str) -> TurnError:
@@ -534,13 +457,3 @@ def _shutting_down(handle_id: str) -> TurnError:
         f"the process ends, and {handle_id} has not settled",
         "Ask the next process: it goes on with the turn, or says how it ended.",
     )
-
-
-def _said_of_start(exit_: fb.Exit[None, TurnError]) -> fb.Exit[None, TurnError]:
-    """What those who wait for the start are told: an interrupt of it is none of theirs."""
-    if isinstance(exit_, fb.Failure) and exit_.failure().has_interrupts_only:
-        late = TurnError(
-            "shutting_down", "the process ends: no turn is read any more", "Ask the next process."
-        )
-        return fb.Failure(fb.Cause((fb.Fail(late),)))
-    return exit_

@@ -28,6 +28,7 @@ from .lost import cause_of_loss
 from .places import Places
 from .plain import OpenTurnFactory
 from .verdicts import Verdicts
+from .work import Work
 
 RUNNER_GRACE_SECONDS: Final = 5.0
 """How long a runner may take to end by itself after its turn completed."""
@@ -42,9 +43,7 @@ _log = structlog.get_logger("turns.handles.running")
 class Running:
     """The turns of one manager that run, and those that wait for their workspace.
 
-    ``fork`` starts the work of a turn, ``settle`` a settlement, which no interrupt may keep back.
     ``over`` is told of each that runs no more, by a plain call, while the workspace is still its.
-    ``is_closing``: whether the scope of the manager closes, and takes its turns with it.
     """
 
     def __init__(
@@ -58,10 +57,8 @@ class Running:
         liveness: Liveness,
         verdicts: Verdicts,
         tell: Callable[[str, Happening], None],
-        fork: Callable[[str, Effect[None]], Fiber[None, Any]],
-        settle: Callable[[str, Effect[None]], object],
+        work: Work,
         over: Callable[[TurnRecord], None],
-        is_closing: Callable[[], bool],
     ) -> None:
         self._book = book
         self._engine = engine
@@ -71,10 +68,8 @@ class Running:
         self._liveness = liveness
         self._verdicts = verdicts
         self._tell = tell
-        self._fork = fork
-        self._settle = settle
+        self._work = work
         self._over = over
-        self._is_closing = is_closing
         self._live: dict[str, LiveTurn] = {}
         self.places: Places = Places(self._start)
 
@@ -133,7 +128,7 @@ class Running:
             self._launch(live, record.prompt or "")
 
     def _launch(self, live: LiveTurn, prompt: str | None) -> None:
-        fiber = self._fork(f"turn {live.handle_id}", self._turn(live, prompt))
+        fiber = self._work.fork(f"turn {live.handle_id}", self._turn(live, prompt))
         if fiber.poll() is None:
             fiber.add_observer(lambda exit_: self._ended(live, exit_))
         elif self._forget(live):  # nothing begins in a closed scope
@@ -145,7 +140,7 @@ class Running:
             why = exit_.failure()
             interrupts = [each for each in why.reasons if isinstance(each, fb.Interrupt)]
             cause = cause_of_loss(interrupts[0] if interrupts else None, why.squash())
-            if cause is not None and not self._is_closing():
+            if cause is not None and not self._work.is_closing:
                 self._refuse(live, cause)
         self._leave(live)
 
@@ -179,7 +174,7 @@ class Running:
                 interrupt = fb.interrupt_of(error)
                 why = SYSTEM if interrupt is None else interrupt.reason
                 cause = cause_of_loss(interrupt, error)
-                if cause is not None and end == "torn-down" and not self._is_closing():
+                if cause is not None and end == "torn-down" and not self._work.is_closing:
                     end = await self._lost(live, cause)
                 raise
             finally:
@@ -187,7 +182,9 @@ class Running:
 
     async def _lost(self, live: LiveTurn, cause: Cause) -> TurnEnd:
         """Settle it as an interrupt of its handle would, and stop it; gives how it ends."""
-        await self._verdicts.settle(live.handle_id, cause)
+        settled = await self._verdicts.settle(live.handle_id, cause).exit()
+        if isinstance(settled, fb.Failure):
+            self._refuse(live, cause)
         await self.stop(live)
         record = self._book.get(live.handle_id)
         # Not on disk yet: that is tried again, and what it holds doesn't wait for that.
@@ -220,7 +217,7 @@ class Running:
     def _refuse(self, live: LiveTurn, cause: Cause) -> None:
         # Apart: it may have to be tried again, and an interrupt ends this fiber only.
         settle = self._verdicts.settle(live.handle_id, cause)
-        self._settle(f"settlement of {live.handle_id}", settle)
+        self._work.see_through(f"settlement of {live.handle_id}", settle)
 
     @fb.effect
     async def bury(self, record: TurnRecord) -> None:

@@ -179,6 +179,22 @@ async def test_where_the_record_cannot_be_written_it_settles_later(
     assert await p.cause(handle) == "explicit-interrupt"
 
 
+async def test_where_the_store_says_cancelled_it_settles_later_too(
+    process: MakeProcess, ends: list[TurnEnd]
+) -> None:
+    p = await process(Line(), open_turn=Held)
+    handle = await p.create()
+    p.store.before_write = lambda _record: Effect.interrupt()
+
+    fiber_of(handle).cancel()
+    await p.idle()
+
+    assert (ends, await p.status(handle)) == (["interrupted"], "running")
+    p.store.before_write = None
+    await p.desk.pass_time(60)
+    assert await p.cause(handle) == "explicit-interrupt"
+
+
 @pytest.mark.spec("T14")
 @pytest.mark.parametrize("reason", ["system", "startup"])
 async def test_what_says_that_it_is_a_shutdown_leaves_it_resumable(
@@ -267,3 +283,26 @@ async def test_what_is_due_after_a_turn_is_done_although_its_fiber_is_interrupte
 
     assert disposed == [handle.handle_id]
     assert [record.handle_id for record in p.told.attention] == [handle.handle_id]
+
+
+async def test_a_store_that_says_cancelled_is_not_asked_without_a_pause(
+    process: MakeProcess,
+) -> None:
+    """Its word passes for an interrupt of who asks."""
+    p = await process(WHOLE)
+    asked: list[str] = []
+
+    def cancelled(record: TurnRecord) -> Effect[object]:
+        if not record.is_terminal or len(asked) >= 5:
+            return Effect.succeed(None)
+        asked.append(record.handle_id)
+        return Effect.interrupt()
+
+    p.store.before_write = cancelled
+    handle = await p.create()
+    at_once = len(asked)
+    await p.desk.pass_time(60)
+
+    assert 1 <= at_once <= 3
+    assert len(asked) == 5
+    assert await p.status(handle) == "completed"
