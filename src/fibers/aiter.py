@@ -5,15 +5,17 @@ it (AT10).
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias, cast, final, overload
 
 from returns.result import Success
 from typing_extensions import TypeVar
 
 from fibers.cause import Cause, Die, Fail, FiberDeadlockError
+from fibers.concurrent import all_
 from fibers.effect import Effect, EffectGen, effect
 from fibers.exit import failed, succeeded
 from fibers.fiber import current_fiber
@@ -256,8 +258,9 @@ def from_async_iterable(
     items: Source[X], *, catch: Callable[[Exception], F] | None = None
 ) -> Effect[Effect[X, F | StopAsyncIteration], Never]:
     """Open an async iterable in the scope in context. Gives an effect that pulls: each run is the
-    next item, or fails with StopAsyncIteration. The close of the scope awaits the ``aclose()`` of
-    its iterator.
+    next item, or fails with StopAsyncIteration. The close of the scope ends a pull that is under
+    way, which then fails with StopAsyncIteration as all later ones do, and awaits the ``aclose()``
+    of its iterator.
 
         pull = await fb.from_async_iterable(lambda: client.stream(request))
         first = await pull
@@ -265,8 +268,9 @@ def from_async_iterable(
     ``items``: the iterable, or a function that makes it, called at each run (a generator can be
     iterated once only). What it raises is a defect, or ``catch(exc)``.
     """
-    return acquire_release(_opened(items), lambda iterator, _: _aclose(iterator)).map(
-        lambda iterator: _item(iterator, catch).flat_map(_or_stop)
+    opened = _opened(items).map(lambda iterator: _Pulls(iterator, catch))
+    return acquire_release(opened, lambda pulls, _: pulls.close()).map(
+        lambda pulls: pulls.item.flat_map(_or_stop)
     )
 
 
@@ -359,15 +363,84 @@ def _item(
 ) -> Effect[tuple[X] | None, F]:
     """The next item, in a tuple of its own; None at the end."""
 
-    async def one() -> tuple[X] | None:
-        try:
-            return (await anext(iterator),)
-        except StopAsyncIteration:
-            return None
+    def one() -> Awaitable[tuple[X] | None]:
+        return _next_of(iterator)
 
     if catch is None:
         return Effect.promise(one)
     return Effect.try_promise(one, catch=catch)
+
+
+async def _next_of(iterator: AsyncIterator[X]) -> tuple[X] | None:
+    try:
+        return (await anext(iterator),)
+    except StopAsyncIteration:
+        return None
+
+
+class _Pull:
+    """One that is under way: the cancel requests there were before it, and how it tells its end."""
+
+    __slots__ = ("cut", "ended", "requests")
+
+    def __init__(self, requests: int) -> None:
+        self.requests = requests
+        self.ended: Deferred[None] = Deferred()
+        self.cut = False
+
+
+class _Pulls:
+    """The pulls of one iterator. A scope may close while another fiber waits for an item: a
+    generator can't be closed while it runs, so what runs is cut short first, as ``asyncio.timeout``
+    would do it.
+    """
+
+    __slots__ = ("_closing", "_iterator", "_under_way", "item")
+
+    def __init__(
+        self, iterator: AsyncIterator[Any], catch: Callable[[Exception], Exception] | None
+    ) -> None:
+        self._iterator = iterator
+        self._closing = False
+        self._under_way: dict[asyncio.Task[Any], _Pull] = {}
+        self.item: Effect[tuple[Any] | None, Any] = (
+            Effect.promise(self._one)
+            if catch is None
+            else Effect.try_promise(self._one, catch=catch)
+        )
+
+    async def _one(self) -> tuple[Any] | None:
+        if self._closing:
+            return None
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        pull = self._under_way[task] = _Pull(task.cancelling())
+        try:
+            return await _next_of(self._iterator)
+        except asyncio.CancelledError:
+            if pull.cut and task.cancelling() == pull.requests + 1:
+                return None
+            raise
+        finally:
+            del self._under_way[task]
+            if pull.cut:
+                task.uncancel()
+            pull.ended.done_unsafe(_AT_AN_END)
+
+    def close(self) -> Effect[None, Never]:
+        """End the pulls under way, then the iterator."""
+        self._closing = True
+        me: Any = current_fiber()  # equal to each of its inner tasks
+        if me in self._under_way:
+            return Effect.die(
+                FiberDeadlockError("a pull that closes the scope of its iterator waits for itself")
+            )
+        pulls = list(self._under_way.items())
+        for task, pull in pulls:
+            # One that is interrupted already ends by itself: a second cut would hit its cleanup.
+            if task.cancelling() == pull.requests:
+                pull.cut = task.cancel()
+        ended = [pull.ended.await_() for _, pull in pulls]
+        return all_(ended, discard=True).flat_map(lambda _: _aclose(self._iterator))
 
 
 def _or_stop(got: tuple[X] | None) -> Effect[X, StopAsyncIteration]:

@@ -13,7 +13,7 @@ from typing import Any, Never
 import pytest
 
 import fibers as fb
-from fibers import Die, Effect, EffectGen, Fail, Failure, Interrupt, Success
+from fibers import Cause, Die, Effect, EffectGen, Fail, Failure, Interrupt, Success
 from fibers.testing import TestClock
 from tests.probes.kit_f import (
     Boom,
@@ -868,6 +868,163 @@ async def test_a_pull_of_an_iterable_ends_with_stop_async_iteration() -> None:
     assert first == Success(1)
     for exit_ in rest:
         assert isinstance(cause_of(exit_).failures[0], StopAsyncIteration)
+
+
+class Slow:
+    """An async generator whose first item never comes; it takes an hour to clean up."""
+
+    def __init__(self, clock: TestClock) -> None:
+        self.log: list[str] = []
+        self.clock = clock
+
+    async def __call__(self) -> AsyncGenerator[int, None]:
+        try:
+            await fb.sleep(1_000_000)
+            yield 1
+        finally:
+            await fb.sleep(3600)
+            self.log.append(f"closed at {self.clock.now():g}")
+
+
+@pytest.mark.spec("AT10")
+async def test_a_scope_that_closes_ends_the_pull_of_another_fiber(
+    clock: TestClock, rt: fb.Runtime
+) -> None:
+    """A generator that runs can't be closed: it would be left as it is, its file open."""
+    source, scope = Slow(clock), fb.Scope()
+    pull = await scope.provide(fb.from_async_iterable(source))
+    fiber = rt.run_fork(pull)
+    closing = rt.run_fork(scope.close())
+
+    await rt.run(clock.adjust(3600))
+
+    assert source.log == ["closed at 3600"]
+    assert closing.poll() == Success(None)
+    exit_ = fiber.poll()
+    assert exit_ is not None
+    assert isinstance(cause_of(exit_).failures[0], StopAsyncIteration)
+    assert isinstance(cause_of(await pull.exit()).failures[0], StopAsyncIteration)
+
+
+@pytest.mark.spec("AT10")
+async def test_a_masked_pull_is_ended_by_its_scope_too(clock: TestClock, rt: fb.Runtime) -> None:
+    source, scope = Slow(clock), fb.Scope()
+    pull = await scope.provide(fb.from_async_iterable(source))
+    fiber = rt.run_fork(pull.uninterruptible().exit())
+    fiber.interrupt_unsafe(by=7)
+    closing = rt.run_fork(scope.close())
+
+    await rt.run(clock.adjust(3600))
+
+    assert source.log == ["closed at 3600"]
+    assert closing.done()
+    assert fiber.done()
+
+
+@pytest.mark.spec("AT10")
+async def test_a_pull_that_is_interrupted_already_is_not_cut_twice(
+    clock: TestClock, rt: fb.Runtime
+) -> None:
+    """The second cut would hit the cleanup."""
+    source, scope = Slow(clock), fb.Scope()
+    pull = await scope.provide(fb.from_async_iterable(source))
+    fiber = rt.run_fork(pull)
+    fiber.interrupt_unsafe(by=7)
+    closing = rt.run_fork(scope.close())
+    await rt.run(clock.adjust(3599))
+    before = (closing.done(), list(source.log))
+
+    await rt.run(clock.adjust(1))
+
+    assert before == (False, [])
+    assert source.log == ["closed at 3600"]
+    assert fiber.poll() == Failure(Cause([Interrupt(by=7)]))
+    assert closing.done()
+
+
+async def test_what_a_consumer_has_around_a_cut_pull_goes_on(
+    clock: TestClock, rt: fb.Runtime
+) -> None:
+    """The cut is taken back: no time-out around it takes it for its own, nothing stays pending."""
+    scope, log = fb.Scope(), list[str]()
+    pull = await scope.provide(fb.from_async_iterable(Slow(clock)))
+
+    @fb.effect
+    async def body() -> int:
+        async with asyncio.timeout(3600):
+            try:
+                await pull
+            except StopAsyncIteration:
+                log.append("end")
+            task = asyncio.current_task()
+            assert task is not None
+            await asyncio.sleep(0)
+            return task.cancelling()
+
+    fiber = rt.run_fork(body())
+    closing = rt.run_fork(scope.close())
+    await rt.run(clock.adjust(3600))
+
+    assert (fiber.poll(), log) == (Success(0), ["end"])
+    assert closing.done()
+
+
+async def test_a_pull_that_closes_its_own_scope_would_wait_for_itself() -> None:
+    scope = fb.Scope()
+
+    async def closes() -> AsyncGenerator[int, None]:
+        yield 1
+        await scope.close()
+        yield 2
+
+    pull = await scope.provide(fb.from_async_iterable(closes))
+
+    assert await pull == 1
+    with pytest.raises(fb.FiberDeadlockError, match="waits for itself"):
+        await pull
+
+
+async def test_a_scope_closed_by_what_the_pull_waits_for_does_not_wait_for_ever() -> None:
+    scope, log = fb.Scope(), list[str]()
+
+    async def waits() -> AsyncGenerator[int, None]:
+        try:
+            await fb.run_fork(scope.close())
+            yield 1
+        finally:
+            log.append("closed")
+
+    pull = await scope.provide(fb.from_async_iterable(waits))
+
+    with pytest.raises(StopAsyncIteration):
+        await pull
+    assert log == ["closed"]
+
+
+async def test_all_pulls_of_an_iterator_that_allows_several_are_ended() -> None:
+    """A queue, say: no generator would."""
+    log = list[str]()
+
+    class Many:
+        def __aiter__(self) -> Many:
+            return self
+
+        async def __anext__(self) -> int:
+            never: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            return await never
+
+        async def aclose(self) -> None:
+            log.append("closed")
+
+    scope = fb.Scope()
+    pull = await scope.provide(fb.from_async_iterable(Many()))
+    fibers = [fb.run_fork(pull) for _ in range(3)]
+
+    await scope.close()
+
+    for fiber in fibers:
+        assert isinstance(cause_of(await fiber.exit()).failures[0], StopAsyncIteration)
+    assert log == ["closed"]
 
 
 async def test_there_and_back_again() -> None:
