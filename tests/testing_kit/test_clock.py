@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import threading
+import weakref
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from returns.result import Success
 
 import fibers as fb
+import fibers.testing.clock as kit_clock
 from fibers import Effect
 from fibers.testing import TestClock, settle
 
@@ -111,3 +115,86 @@ async def test_it_says_what_it_holds(clock: TestClock, rt: fb.Runtime) -> None:
 
     assert repr(clock) == "<TestClock at 1.5 s, 1 asleep>"
     await rt.dispose()
+
+
+async def test_a_sleep_on_a_clock_that_nobody_moves_is_warned_of(
+    clock: TestClock, rt: fb.Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: such a test hangs, and this is what its log says."""
+    monkeypatch.setattr(kit_clock, "UNMOVED_SECONDS", 0.01)
+    loop = asyncio.get_running_loop()
+    warned = asyncio.Event()
+    texts = list[str]()
+
+    def note(text: str, *args: object) -> None:
+        texts.append(text % args)
+        warned.set()
+
+    monkeypatch.setattr(kit_clock._log, "warning", note)
+    begin = loop.time()
+    fibers = [rt.run_fork(fb.sleep(seconds)) for seconds in (90, 60)]
+    await warned.wait()
+
+    [text] = texts
+    assert text.startswith(f"fiber #{fibers[1].id} waits for sleep(60) on a TestClock")
+    assert "clock.adjust" in text
+    assert loop.time() - begin >= 0.01
+    await rt.run(clock.adjust(90))
+
+
+async def test_a_clock_that_was_moved_is_not_warned_of(
+    clock: TestClock, rt: fb.Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one whose sleeper is gone: the next sleep counts."""
+    armed = list[float]()
+    real = asyncio.get_running_loop().call_later
+
+    def call_later(seconds: float, *args: Any, **options: Any) -> Any:
+        armed.append(seconds)
+        return real(seconds, *args, **options)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
+    fiber = rt.run_fork(fb.sleep(60))
+    first = clock._warning
+    assert first is not None
+    await fiber.interrupt()
+    clock._warn()
+    fiber = rt.run_fork(fb.sleep(60))
+    second = clock._warning
+    await rt.run(clock.adjust(30))
+    rt.run_fork(fb.sleep(1))
+
+    assert second is not None
+    assert second.cancelled()
+    assert armed.count(kit_clock.UNMOVED_SECONDS) == 2
+    await rt.run(clock.adjust(30))
+    assert fiber.done()
+
+
+async def test_sleeps_that_were_interrupted_are_not_kept(clock: TestClock, rt: fb.Runtime) -> None:
+    """A test may interrupt many without moving time; those who still sleep do."""
+    kept = rt.run_fork(fb.sleep(60))
+
+    @fb.effect
+    async def body() -> None:
+        for _ in range(1000):
+            fiber = await fb.sleep(30).fork_child(start_immediately=True)
+            await fiber.interrupt()
+
+    await rt.run(body())
+
+    assert len(clock._sleeps) < 100
+    assert "1 asleep" in repr(clock)
+    await rt.run(clock.adjust(60))
+    assert kept.poll() == Success(None)
+    assert clock._sleeps == []
+
+
+async def test_a_clock_does_not_hold_who_was_interrupted(clock: TestClock, rt: fb.Runtime) -> None:
+    fiber = rt.run_fork(fb.sleep(60))
+    await fiber.interrupt()
+    gone = weakref.ref(fiber)
+    del fiber
+    gc.collect()
+
+    assert gone() is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import logging
 import math
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
     from fibers.loop.run_loop import FiberCore
 
 _NANOSECONDS = 1_000_000_000
+UNMOVED_SECONDS = 1.0
+"""Real time that a sleep may wait for a clock that nobody has ever moved, before a warning."""
+_LEFT_KEPT = 64
+"""Sleeps that nobody waits for any more; beyond these they go, once they are most of all."""
 QUIET_TURNS = 32
 """Turns of the loop without a step of any fiber, after which it is taken to be idle although some
 plain task still spins (or the loop doesn't show its ready list)."""
+
+_log = logging.getLogger("fibers")
 
 
 def _ns(d: Duration) -> int:
@@ -42,6 +49,9 @@ class TestClock(Clock):
 
     Sleeps wake one by one, in order of their time and then of their registration; after each,
     everything that became ready runs before the next.
+
+    Where something sleeps and nobody moves the clock for a real second, a warning of the logger
+    "fibers" says so once: such a test hangs.
     """
 
     __test__ = False  # not a test class, whatever pytest thinks of the name
@@ -51,6 +61,9 @@ class TestClock(Clock):
         self._monotonic_ns = 0
         self._sleeps: list[tuple[int, int, _Sleep]] = []
         self._sequence = itertools.count()
+        self._left = 0
+        self._moved = False
+        self._warning: asyncio.TimerHandle | None = None
 
     def now(self) -> float:
         """Virtual seconds; never goes back, also where ``set_time`` does."""
@@ -85,22 +98,59 @@ class TestClock(Clock):
             await self._move_to(target())
 
     async def _move_to(self, target_ns: int) -> None:
+        self._moved = True
+        if self._warning is not None:
+            self._warning.cancel()
+            self._warning = None
         await settle()
         while self._sleeps and self._sleeps[0][0] <= target_ns:
             at_ns, _, sleep = heapq.heappop(self._sleeps)
-            if sleep.fiber._wait is not sleep:
-                continue  # interrupted meanwhile
+            fiber = sleep.fiber
+            if fiber is None:
+                self._left -= 1
+                continue
+            sleep.fiber = None
             self._set(max(at_ns, self._now_ns))
-            sleep.fiber._wake(None)
+            fiber._wake(None)
             await settle()
         self._set(target_ns)
+
+    def _put(self, sleep: _Sleep) -> None:
+        heapq.heappush(self._sleeps, (self._now_ns + sleep.ns, next(self._sequence), sleep))
+
+    def _leave(self) -> None:
+        """One of the sleeps was interrupted. It stays where it is until these are most of all."""
+        self._left += 1
+        if self._left > _LEFT_KEPT and self._left * 2 > len(self._sleeps):
+            self._sleeps[:] = [entry for entry in self._sleeps if entry[2].fiber is not None]
+            heapq.heapify(self._sleeps)
+            self._left = 0
+
+    def _warn_unless_moved(self, loop: Any) -> None:
+        # Virtual time says nothing about a test that hangs: such a loop has StalledError.
+        if self._moved or self._warning is not None or getattr(loop, "virtual_time", None):
+            return
+        self._warning = loop.call_later(UNMOVED_SECONDS, self._warn)
+
+    def _warn(self) -> None:
+        for _, _, sleep in sorted(self._sleeps, key=lambda entry: entry[:2]):
+            fiber = sleep.fiber
+            if fiber is not None:
+                _log.warning(
+                    "fiber #%d waits for %s and nobody moves that: await clock.adjust(...) in the "
+                    "test, or let time pass by itself with @virtual_time",
+                    fiber.id,
+                    sleep._label(),
+                )
+                return
+        self._warning = None  # nobody waits now: the next sleep counts
 
     def _set(self, now_ns: int) -> None:
         self._now_ns = now_ns
         self._monotonic_ns = max(self._monotonic_ns, now_ns)
 
     def __repr__(self) -> str:
-        return f"<TestClock at {self.now():g} s, {len(self._sleeps)} asleep>"
+        return f"<TestClock at {self.now():g} s, {len(self._sleeps) - self._left} asleep>"
 
 
 class _SleepOp(Node):
@@ -117,10 +167,9 @@ class _SleepOp(Node):
             return None
         if fiber._queue.loop is None:
             return fiber._suspend(NEVER)  # run_sync without a loop: it says that it can't wait
-        clock = self.clock
-        sleep = _Sleep(fiber, self.ns)
-        at_ns = clock._now_ns + self.ns
-        heapq.heappush(clock._sleeps, (at_ns, next(clock._sequence), sleep))
+        sleep = _Sleep(fiber, self.clock, self.ns)
+        self.clock._put(sleep)
+        self.clock._warn_unless_moved(fiber._queue.loop)
         _ThreadWork.watch(fiber._queue.loop)
         return fiber._suspend(sleep)
 
@@ -130,11 +179,18 @@ class _TestSleep(_SleepOp, Effect[None, Never]):
 
 
 class _Sleep(Wait):
-    __slots__ = ("fiber", "ns")
+    __slots__ = ("clock", "fiber", "ns")
 
-    def __init__(self, fiber: FiberCore, ns: int) -> None:
-        self.fiber = fiber
+    def __init__(self, fiber: FiberCore, clock: TestClock, ns: int) -> None:
+        # None once the fiber waits no longer: the heap must not hold it.
+        self.fiber: FiberCore | None = fiber
+        self.clock = clock
         self.ns = ns
+
+    def _abandon(self, fiber: FiberCore) -> None:
+        if self.fiber is not None:
+            self.fiber = None
+            self.clock._leave()
 
     def _label(self) -> str:
         return f"sleep({self.ns / _NANOSECONDS:g}) on a TestClock"
