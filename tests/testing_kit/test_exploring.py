@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -109,8 +110,10 @@ def test_a_test_may_give_an_effect() -> None:
 
 
 def test_bad_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        explore(0)
+    wrong: list[Any] = [0, -1, 1.5, True, "7"]
+    for seeds in wrong:
+        with pytest.raises(ValueError, match="at least 1"):
+            explore(seeds)
     monkeypatch.setenv(SEED_VARIABLE, "x")
     with pytest.raises(ValueError, match="whole number"):
         explore(1)(lambda: Effect.succeed(None))()

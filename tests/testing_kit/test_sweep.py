@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import fibers as fb
@@ -113,6 +115,27 @@ def test_a_check_may_be_an_effect() -> None:
 def test_an_effect_that_does_not_end_is_refused() -> None:
     with pytest.raises(RuntimeError, match="not ended after 10 steps"):
         sweep(lambda: (fb.sleep(1).forever().timeout(50), lambda _: None), max_points=10)
+
+
+def test_an_effect_that_steps_for_ever_is_refused() -> None:
+    """It never waits, so nothing else would end it."""
+    with pytest.raises(RuntimeError, match="not ended after 20 steps"):
+        sweep(lambda: (Effect.yield_now().forever(), lambda _: None), max_points=20)
+
+
+def test_a_finalizer_that_steps_for_ever_is_found() -> None:
+    def case() -> Case:
+        return fb.sleep(1).on_interrupt(lambda _: Effect.yield_now().forever()), lambda _: None
+
+    with pytest.raises(SweepError, match="has not ended 100 steps later") as caught:
+        sweep(case, max_points=100)
+    assert caught.value.point is not None
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True])
+def test_a_limit_that_makes_no_sense_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="max_points must be a positive int"):
+        sweep(lambda: (Effect.succeed(1), lambda _: None), max_points=wrong)
 
 
 def test_the_op_budget_is_what_it_was_afterwards() -> None:

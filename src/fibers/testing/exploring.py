@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from typing_extensions import ParamSpec
 
@@ -53,10 +53,11 @@ def explore(
     Each order has a TestLoop of its own: time jumps, ready fibers and tasks run shuffled. The first
     failure ends it, with a note that names the seed; ``pytest --fiber-seed 17`` runs that order
     alone. What the decorator gives is a plain function: no plugin for async tests is needed, and
-    fixtures are shared by all orders. ValueError for less than one seed.
+    fixtures are shared by all orders. ValueError unless ``seeds`` is a positive int.
     """
-    if seeds < 1:
-        raise ValueError(f"explore() takes at least 1 seed, not {seeds}")
+    given: Any = seeds  # annotations bind nobody who runs no type checker
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ValueError(f"explore() takes a number of seeds, at least 1, not {given!r}")
 
     def decorate(test: Callable[P, Awaitable[object]]) -> Callable[P, None]:
         @functools.wraps(test)

@@ -15,6 +15,7 @@ from fibers.loop import run_loop, states
 from fibers.loop.native import set_op_budget
 from fibers.loop.queue import ReadyQueue, queue_of, use_queue
 from fibers.root import new_fiber
+from fibers.sync.checks import checked_count
 from fibers.testing.loop import TestLoop
 
 if TYPE_CHECKING:
@@ -48,11 +49,14 @@ class SweepReport:
 class _SteppingQueue(ReadyQueue):
     """Counts steps, and interrupts ``target`` at the step ``point``."""
 
-    __slots__ = ("_count", "_how", "_point", "landed_at", "over", "target")
+    __slots__ = ("_count", "_how", "_most", "_point", "landed_at", "over", "target")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, point: int | None, how: _How) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, point: int | None, how: _How, *, most: int
+    ) -> None:
         super().__init__(loop)
         self._count = -1
+        self._most = most
         self._point = point
         self._how = how
         self.target: Fiber[Any, Any] | None = None
@@ -71,6 +75,12 @@ class _SteppingQueue(ReadyQueue):
             if here and self._how == "suspended":
                 self._interrupt()
 
+    @property
+    def endless(self) -> bool:
+        """The target has taken more steps than it may, and goes on."""
+        target = self.target
+        return self._count > self._most and target is not None and not target.done()
+
     def _interrupt(self) -> None:
         target = self.target
         if target is None or target.done():
@@ -80,6 +90,21 @@ class _SteppingQueue(ReadyQueue):
             return  # the same as the next point, which is tried anyway
         self.landed_at = describe(target)
         target.interrupt_unsafe(reason="sweep")
+
+
+class _EndlessError(Exception):
+    """It takes step after step and comes to no end."""
+
+
+class _SweepLoop(TestLoop):
+    """Leaves where its fibers would step for ever: nothing that waits, so no StalledError."""
+
+    stepping: _SteppingQueue
+
+    def _run_once(self) -> None:
+        if self.stepping.endless:
+            raise _EndlessError
+        super()._run_once()
 
 
 def sweep(case: Callable[[], Case], *, max_points: int = MAX_POINTS) -> SweepReport:
@@ -96,34 +121,51 @@ def sweep(case: Callable[[], Case], *, max_points: int = MAX_POINTS) -> SweepRep
     interrupt comes one run without; time is virtual (TestLoop). A plain call: not inside a loop.
 
     Raises SweepError, from the error itself, with the place of the interrupt; also where a fiber
-    is left alive, or where the effect does not end any more. RuntimeError beyond ``max_points``.
+    is left alive, or where the effect does not end any more: where nothing can happen, or after
+    ``max_points`` more steps. RuntimeError where it takes more than that without an interrupt;
+    ValueError unless ``max_points`` is a positive int.
     """
-    _run_one(case, None, "ready")
+    checked_count(max_points, "max_points")
+    _run_one(case, None, "ready", max_points)
     interrupted = 0
     places: set[str] = set()
     for point in range(max_points):
         over = True
         for how in ("ready", "suspended"):
-            queue = _run_one(case, point, how)
+            queue = _run_one(case, point, how, max_points)
             over = over and queue.over
             if queue.landed_at is not None:
                 interrupted += 1
                 places.add(queue.landed_at.split("#")[0] + queue.landed_at.partition(" ")[2])
         if over:
             return SweepReport(interrupted, frozenset(places))
-    raise RuntimeError(
+    raise _too_long(max_points)
+
+
+def _too_long(max_points: int) -> RuntimeError:
+    return RuntimeError(
         f"the effect has not ended after {max_points} steps: sweep a smaller one, "
         "or pass max_points="
     )
 
 
-def _run_one(case: Callable[[], Case], point: int | None, how: _How) -> _SteppingQueue:
-    loop = TestLoop()
-    queue = _SteppingQueue(loop, point, how)
+def _run_one(
+    case: Callable[[], Case], point: int | None, how: _How, max_points: int
+) -> _SteppingQueue:
+    loop = _SweepLoop()
+    queue = loop.stepping = _SteppingQueue(loop, point, how, most=(point or 0) + max_points)
     use_queue(loop, queue)
     try:
         with _one_primitive_a_step(), asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(_watched(case, queue))
+    except _EndlessError:
+        if queue.landed_at is None:
+            raise _too_long(max_points) from None
+        raise SweepError(
+            f"interrupted at point {point} ({how}), {queue.landed_at}: "
+            f"it has not ended {max_points} steps later",
+            point,
+        ) from None
     except Exception as exc:
         if queue.landed_at is None:
             raise SweepError(f"without an interrupt: {exc}", None) from exc
