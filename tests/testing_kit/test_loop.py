@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import math
 import sys
 import threading
 import time
@@ -203,3 +204,81 @@ def test_a_socket_on_which_nothing_comes_holds_time_up_for_its_grace_only() -> N
         return asyncio.get_running_loop().time()
 
     assert in_test_loop(main(), io_grace_seconds=0.01) >= A_DAY_SECONDS
+
+
+@pytest.mark.parametrize("years", [1, 100, 10_000])
+def test_a_far_timer_is_reached_in_one_jump(years: int) -> None:
+    """Where a float no longer tells nanoseconds apart, too."""
+    seconds = years * 365 * A_DAY_SECONDS
+
+    async def main() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(seconds)
+        far = loop.time()
+        await asyncio.sleep(1)
+        return far, loop.time()
+
+    assert in_test_loop(main()) == (seconds, seconds + 1)
+
+
+def test_time_is_exactly_what_a_timer_was_set_to() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(1000):
+            due = loop.time() + 0.1
+            await asyncio.sleep(0.1)
+            assert loop.time() == due
+
+    in_test_loop(main())
+
+
+def test_timers_of_the_same_time_fire_in_the_order_they_were_set_in() -> None:
+    """asyncio's heap keeps none among equals."""
+    log: list[int] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for number in range(50):
+            loop.call_later(1, log.append, number)
+        loop.call_later(0.5, log.append, -1)
+        await asyncio.sleep(1)
+        await fb.for_each(
+            range(50, 100),
+            lambda number: fb.sleep(1).map(lambda _: log.append(number)),
+            concurrency="unbounded",
+        )
+
+    in_test_loop(main())
+
+    assert log == list(range(-1, 100))
+
+
+def test_a_timer_at_infinity_is_none() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(math.inf, print)
+        await loop.create_future()
+
+    with pytest.raises(StalledError):
+        in_test_loop(main(), stall_seconds=0.05)
+
+
+def test_a_test_that_would_hang_names_its_plain_tasks() -> None:
+    async def lonely() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        await asyncio.create_task(lonely(), name="the lonely one")
+
+    with pytest.raises(StalledError, match=r"task 'the lonely one', at .* in .*lonely") as caught:
+        in_test_loop(main(), stall_seconds=0.05)
+    assert "in test_a_test_that_would_hang_names_its_plain_tasks.<locals>.main" in str(caught.value)
+
+
+def test_of_very_many_plain_tasks_some_are_named() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*[asyncio.wait([loop.create_future()]) for _ in range(100)])
+
+    with pytest.raises(StalledError, match=r"\.\.\. 81 more tasks"):
+        in_test_loop(main(), stall_seconds=0.05)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import random
 import selectors
 import weakref
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from typing_extensions import TypeVarTuple, Unpack
 
 from fibers.dump import dump
+from fibers.dump.chain import places_in
 from fibers.loop.queue import ReadyQueue, use_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import contextvars
+    from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Executor
 
 T = TypeVar("T")
@@ -22,6 +26,7 @@ Ts = TypeVarTuple("Ts")
 
 IO_GRACE_SECONDS: Final = 0.05
 """Real time that something outside (a socket, a pipe, a child) gets before virtual time jumps."""
+TASKS_SHOWN: Final = 20
 STALL_SECONDS: Final = 5.0
 """Real time without anything that could ever happen, after which the loop gives up."""
 
@@ -48,6 +53,27 @@ class ShufflingQueue(ReadyQueue):
             super().run_ready(1)
 
 
+class _Moment(float):
+    """When a timer is due: of two that are due at the same time the first one set comes first.
+
+    asyncio compares nothing but this, and its heap keeps no order among equals. On a real clock no
+    two timers are equal; on a virtual one most are.
+    """
+
+    __slots__ = ("_turn",)
+    _turn: int
+
+    def __new__(cls, seconds: float, turn: int) -> Self:
+        self = super().__new__(cls, seconds)
+        self._turn = turn
+        return self
+
+    def __lt__(self, other: float, /) -> bool:
+        if isinstance(other, _Moment) and self == other:
+            return self._turn < other._turn
+        return super().__lt__(other)
+
+
 class TestLoop(asyncio.SelectorEventLoop):
     """An event loop for tests, of fibers and of plain asyncio code.
 
@@ -55,7 +81,8 @@ class TestLoop(asyncio.SelectorEventLoop):
             runner.run(main())      # an asyncio.sleep(3600) in it takes no time
 
     Its time is virtual: it starts at 0 and moves only when nothing is ready, then at once to the
-    next timer. It stands still while a thread of an executor works for the loop. Where a socket, a
+    next timer. Timers that are due at the same time fire in the order they were set in. It stands
+    still while a thread of an executor works for the loop. Where a socket, a
     pipe or a child process is being waited for, that gets ``io_grace_seconds`` of real time before
     each jump. Work of threads that the loop wasn't told of is not seen.
 
@@ -80,6 +107,7 @@ class TestLoop(asyncio.SelectorEventLoop):
     ) -> None:
         self.seed = seed
         self._now_seconds = 0.0
+        self._timers = itertools.count()
         self._under_way: set[asyncio.Future[Any]] = set()
         self._children: weakref.WeakSet[asyncio.SubprocessTransport] = weakref.WeakSet()
         self._io_grace_seconds = io_grace_seconds
@@ -98,8 +126,30 @@ class TestLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since the loop was made."""
         return super().time() if self.virtual_time is None else self._now_seconds
 
-    def _jump(self, seconds: float) -> None:
-        self._now_seconds += seconds
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """As asyncio's; timers of the same time fire in the order of these calls."""
+        return super().call_at(_Moment(when, next(self._timers)), callback, *args, context=context)
+
+    def _next_timer(self) -> float | None:
+        """When the next timer is due. One at infinity never is."""
+        scheduled: Any = cast("Any", self)._scheduled  # asyncio's own heap of timers
+        when = float(scheduled[0].when()) if scheduled else math.inf
+        return None if when == math.inf else when
+
+    def _jump_to(self, when: float) -> None:
+        # The very number: now + (when - now) may fall short of it, and asyncio's own time-out ends
+        # after a day.
+        self._now_seconds = max(self._now_seconds, when)
+        # asyncio runs what is due before now + resolution: that has to be more than now, also in
+        # the years where a float no longer tells nanoseconds apart.
+        loop: Any = self
+        loop._clock_resolution = max(loop._clock_resolution, math.ulp(self._now_seconds))
 
     # ------------------------------------------------------------------ what goes on outside
 
@@ -160,6 +210,17 @@ def _steps_a_task(handle: Any) -> bool:
     return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
 
 
+def _waiting_tasks(loop: asyncio.AbstractEventLoop) -> Iterator[str]:
+    """Plain tasks and where they stand: ``dump`` shows fibers only."""
+    every: Any = asyncio.all_tasks(loop)  # fibers among them
+    tasks: list[asyncio.Task[Any]] = [task for task in every if isinstance(task, asyncio.Task)]
+    for task in tasks[:TASKS_SHOWN]:
+        places = ", ".join(places_in(task.get_coro()))
+        yield f"task {task.get_name()!r}, at {places}" if places else f"task {task.get_name()!r}"
+    if len(tasks) > TASKS_SHOWN:
+        yield f"... {len(tasks) - TASKS_SHOWN} more tasks"
+
+
 class _JumpingSelector(selectors.DefaultSelector):
     """Where the loop would sleep until the next timer, its time jumps there."""
 
@@ -174,17 +235,19 @@ class _JumpingSelector(selectors.DefaultSelector):
             return events
         if loop._under_way:
             return super().select(None)
+        when = loop._next_timer()
         registered: Mapping[Any, Any] = self.get_map()
         if loop._outside_waits(len(registered)):
             events = super().select(loop._io_grace_seconds)
-            if events or timeout is None:
+            if events or when is None:
                 return events
-        if timeout is None:
+        if when is None:
             events = super().select(loop._stall_seconds)
             if events:
                 return events
             raise StalledError(
-                "nothing can happen any more: no timer, no thread, no I/O. What waits:\n" + dump()
+                "nothing can happen any more: no timer, no thread, no I/O. What waits:\n"
+                + "\n".join([dump(), *_waiting_tasks(loop)])
             )
-        loop._jump(timeout)
+        loop._jump_to(when)
         return []
