@@ -24,6 +24,7 @@ from tools import native
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 TWIN: Final = f"fibers/_speed{sysconfig.get_config_var('EXT_SUFFIX')}"
 PACKAGES: Final = ("fibers", "streamengine", "turns")
+PROGRAM_MODULE: Final = "fiberscope.py"
 # What `make native` has left in a tree, of any Python.
 STALE: Final = f"src/{TWIN}"
 
@@ -119,7 +120,7 @@ def test_source_archive_has_what_its_own_suite_reads(archive: Path) -> None:
 def test_wheel_has_the_packages_and_nothing_else(tree: Path, into: Path) -> None:
     wheel, _ = _built(tree, into, "wheel", FIBERS_PURE="1")
 
-    assert _names(wheel) == _files(tree / "src", PACKAGES)
+    assert _names(wheel) == _files(tree / "src", PACKAGES) | {PROGRAM_MODULE}
     assert {f"{package}/py.typed" for package in PACKAGES} <= _names(wheel)
 
 
@@ -128,7 +129,7 @@ def test_wheel_has_the_twin_and_is_of_this_platform(tree: Path, into: Path) -> N
     wheel, said = _built(tree, into, "wheel")
 
     assert said == [f"fiberscope: with the compiled twin, {Path(TWIN).name}"]
-    assert _names(wheel) == _files(tree / "src", PACKAGES) | {TWIN}
+    assert _names(wheel) == _files(tree / "src", PACKAGES) | {PROGRAM_MODULE, TWIN}
     with zipfile.ZipFile(wheel) as archive:
         assert archive.read(TWIN) != (tree / STALE).read_bytes()
         about = next(name for name in archive.namelist() if name.endswith("/WHEEL"))

@@ -31,14 +31,14 @@ from .config import (
     default_state,
     step_seconds_of,
 )
-from .errors import HostError, UsageError
+from .errors import FAILED, HostError, UsageError
 from .histories import database_of
-from .models import KNOWN, provider_for
+from .models import KNOWN, check_model, provider_for
 from .options import History, State
 from .program import complain, run
 from .ps import INTERVAL_SECONDS, PsConfig, ps
 from .serve import Ready, serve
-from .terminal import write_out
+from .terminal import give_up_output, write_out
 from .turns_cli import app as turns_app
 
 _log = structlog.get_logger("turns.host.cli")
@@ -60,7 +60,7 @@ BaseUrl = Annotated[
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fiberscope {version('fiberscope')}")
+        write_out(f"fiberscope {version('fiberscope')}\n")
         raise typer.Exit
 
 
@@ -78,12 +78,14 @@ def common(
 
 @app.command("serve")
 def serve_command(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = DEFAULT_PORT,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="0: any free one.")
+    ] = DEFAULT_PORT,
     state: State = None,
     history: History = None,
     model: Model = DEFAULT_MODEL,
     base_url: BaseUrl = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = DEFAULT_HOST,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = DEFAULT_HOST,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -99,6 +101,8 @@ def serve_command(
     ] = False,
 ) -> None:
     """Serve conversations over HTTP, with a page to read and write them."""
+    # Before the start: what a command line can't mean begins nothing.
+    check_model(model, base_url)
     try:
         config = ServeConfig(
             state=state or default_state(),
@@ -182,7 +186,10 @@ def ps_command(
         float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks.")
     ] = INTERVAL_SECONDS,
 ) -> None:
-    """Show what is alive in the running server: scopes, fibers, where each one waits."""
+    """Show what is alive in the running server.
+
+    Scopes, occupants and fibers, where each one waits and for how long.
+    """
     logs.configure(logs.level_of(default="warning"))
     run(ps(PsConfig(state or default_state(), once, as_json, interval)))
 
@@ -196,7 +203,10 @@ def _message(text: str, limits: Limits) -> str:
     if text == "-":
         if sys.stdin is None:
             raise UsageError("standard input is closed: there is no message to read")
-        data = sys.stdin.buffer.read(most + 1)
+        try:
+            data = sys.stdin.buffer.read(most + 1)
+        except OSError as error:
+            raise HostError(f"standard input can't be read: {error.strerror}") from error
         if len(data) > most:
             raise UsageError(f"the message is longer than {most} bytes")
         text = data.decode("utf-8", "replace")
@@ -214,10 +224,15 @@ def _first_problem(error: ValidationError) -> str:
 def main() -> NoReturn:
     """The console script."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="fiberscope", standalone_mode=False)
     except HostError as error:
         complain(str(error))
         sys.exit(error.exit_code)
+    except OSError as error:
+        # Of typer's help; what commands write says so itself.
+        give_up_output()
+        complain(f"standard output can't be written: {error.strerror}")
+        sys.exit(FAILED)
     except Exception as error:
         # typer's own complaints have no public base class.
         show = getattr(error, "format_message", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Self
@@ -26,6 +27,8 @@ WATCHDOG_VARIABLE: Final = "FIBERSCOPE_WATCHDOG_MS"
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
+
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Limits(BaseModel):
@@ -86,6 +89,16 @@ class ServeConfig(BaseModel):
         return is_loopback(self.host)
 
     @model_validator(mode="after")
+    def _asked_for_by_name(self) -> Self:
+        for name in self.allowed_hosts:
+            if not _HOST_NAME.fullmatch(name) and not _is_address(name):
+                raise ValueError(
+                    f"--allow-host {name!r}: that is no name of a host; "
+                    "give it without scheme, port and path"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _open_only_at_home(self) -> Self:
         if not self.auth and not is_loopback(self.host):
             raise ValueError(
@@ -97,12 +110,19 @@ class ServeConfig(BaseModel):
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach ``host``, an address or a name without a port."""
-    if host == "localhost":
-        return True
+    return host == "localhost" or (_is_address(host) and _address(host).is_loopback)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(host.strip("[]"))
+
+
+def _is_address(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        _address(host)
     except ValueError:
         return False
+    return True
 
 
 def default_state(environment: Mapping[str, str] = os.environ) -> Path:

@@ -57,18 +57,31 @@ def provider_for(
     Raises UsageError for a name or a base URL that makes no sense, HostError where the model isn't
     installed, its file can't be used, or its key is missing. No log shows a key from then on.
     """
+    check_model(model, base_url)
     kind, _, name = model.partition(":")
-    if kind in _APIS and name:
-        return _over_http(kind, name, base_url, environment)
+    match kind:
+        case "local":
+            return _local()
+        case "scripted":
+            return _scripted(model)
+        case "pydantic-ai":
+            return _pydantic_ai(name, environment)
+        case _:
+            return _over_http(kind, name, base_url, environment)
+
+
+def check_model(model: str, base_url: str | None = None) -> None:
+    """Whether there can be such a model: for who begins something before it is made. Raises
+    UsageError.
+    """
+    kind, _, name = model.partition(":")
     if base_url is not None and kind not in _APIS:
         raise UsageError(f"--base-url is for {', '.join(_APIS)}, and not for {kind!r}")
-    if model == "local":
-        return _local()
-    if model.startswith(SCRIPTED_PREFIX) and name:
-        return _scripted(Path(name).expanduser(), model)
-    if kind == "pydantic-ai" and name:
-        return _pydantic_ai(name, environment)
-    raise UsageError(f"there is no model {model!r}: use {KNOWN}")
+    named = bool(name) and (kind in _APIS or kind in ("scripted", "pydantic-ai"))
+    if model != "local" and not named:
+        raise UsageError(f"there is no model {model!r}: use {KNOWN}")
+    if kind == "scripted":
+        _script_file(model)
 
 
 def _over_http(
@@ -114,13 +127,25 @@ def _local() -> Provider:
         # The provider itself looks for it at the first message only.
         find_model_file()
     except LocalModelError as error:
-        raise HostError(f"{error} Or use --model scripted:FILE") from error
+        raise HostError(f"{error}; or use another --model, say scripted:FILE") from error
     return LocalProvider()
 
 
-def _scripted(path: Path, model: str) -> Provider:
-    if not path.is_file():
-        raise UsageError(f"--model {model}: there is no file {path}")
+def _script_file(model: str) -> Path:
+    name = model.removeprefix(SCRIPTED_PREFIX)
+    try:
+        path = Path(name).expanduser()
+        if path.is_file():
+            return path
+    except (OSError, RuntimeError) as error:
+        # OSError: a name that is too long, a folder that is closed. RuntimeError: `~nobody`.
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"--model {model}: {why}") from error
+    raise UsageError(f"--model {model}: there is no file {path}")
+
+
+def _scripted(model: str) -> Provider:
+    path = _script_file(model)
     try:
         return ScriptedProvider.from_file(path)
     except ScriptError as error:

@@ -7,8 +7,17 @@ from typing import Annotated
 
 import typer
 
+from .errors import UsageError
 from .histories import HISTORY_VARIABLE
 from .histories import KNOWN as KNOWN_DATABASES
+
+
+def _directory(name: str) -> Path:
+    if not name:
+        # Not the current one: it is what a script gives whose variable is not set.
+        raise UsageError("--state: the name is empty; leave it out for the default, or name one")
+    return Path(name)
+
 
 State = Annotated[
     Path | None,
@@ -16,6 +25,7 @@ State = Annotated[
         "--state",
         envvar="FIBERSCOPE_STATE",
         metavar="DIR",
+        parser=_directory,
         help="Where conversations are kept.",
         show_default="~/.local/state/fiberscope",
     ),

@@ -25,6 +25,7 @@ from . import discovery, token
 from .api import FIBERS_PATH
 from .errors import FAILED, HostError
 from .remote import broken, check, client_of
+from .state import located
 from .terminal import give_up_output, write_out, writes_to_terminal
 from .text import escaped, for_terminal
 
@@ -57,7 +58,7 @@ class PsConfig:
 @fb.effect(raises=HostError)
 async def ps(config: PsConfig) -> int:
     """Show what is alive; gives the exit code."""
-    state = config.state.expanduser().resolve()
+    state = located(config.state)
     note = discovery.find_running(state)
     if note is None:
         raise HostError(f"no server works on {state}: start one with fiberscope serve")

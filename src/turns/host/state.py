@@ -23,14 +23,38 @@ _OTHERS: Final = 0o077
 _log = structlog.get_logger("turns.host.state")
 
 
+def located(path: Path) -> Path:
+    """Its real path, whether it is there or not. Raises HostError."""
+    try:
+        return path.expanduser().resolve()
+    except (OSError, RuntimeError) as error:
+        # RuntimeError: `~nobody`, or links that lead in a circle.
+        raise HostError(_unusable(path, error)) from error
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a directory. Raises HostError."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise HostError(_unusable(path, error)) from error
+
+
+def _unusable(path: Path, error: Exception) -> str:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"{path} can't be the state directory: {why.rstrip('.')}; name another one with --state"
+
+
 def prepare(path: Path) -> Path:
     """Make the state directory, or see that nobody else can look into it. Gives its real path.
 
     One of ours that is open to others is closed to them; a directory of something else is not
     touched. Raises HostError.
     """
+    real = located(path)
     with _as_host_error():
-        real = path.expanduser().resolve()
         with DurableDirectory(real, fsync="off").made():
             status = real.stat()
         if status.st_uid != os.geteuid():
@@ -98,6 +122,5 @@ def _as_host_error() -> Generator[None]:
         yield
     except HistoryError as error:
         raise HostError(str(error)) from error
-    except (OSError, RuntimeError) as error:
-        # RuntimeError: `~nobody`, or links that lead in a circle.
+    except OSError as error:
         raise HostError(f"the state directory can't be used: {error}") from error

@@ -27,7 +27,7 @@ from . import discovery, token
 from .errors import HostError
 from .histories import open_history, open_turn_store
 from .remote import broken, check, client_of
-from .state import prepare
+from .state import is_there, located, prepare
 from .stops import USER
 from .turns_api import TURNS_PATH
 
@@ -72,8 +72,8 @@ async def with_turns(place: Place, ask: Callable[[TurnSource], Effect[A, HostErr
     """What ``ask`` gives of the turns: of the server that works on the state directory, if there
     is one, else of the directory itself, which is locked meanwhile.
     """
-    state = place.state.expanduser().resolve()
-    if not state.is_dir():
+    state = located(place.state)
+    if not is_there(state):
         # Not made: whoever looks at turns has mistyped it.
         raise HostError(f"there is no state directory {state}: name the right one with --state")
     prepare(state)

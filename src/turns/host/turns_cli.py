@@ -21,7 +21,10 @@ from .turns_command import Wanted, interrupt_turn, list_turns, show_turn
 
 app: typer.Typer = typer.Typer(
     name="turns",
-    help="The turns of a state directory: of the server that works on it, if there is one.",
+    help=(
+        "Show and end turns.\n\n"
+        "Those of the server that works on the state directory, else of the directory itself."
+    ),
 )
 
 Handle = Annotated[str, typer.Argument(metavar="HANDLE", help="What a turn is called: wst_...")]
@@ -40,7 +43,10 @@ def list_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List turns, the oldest first, and say how many ends were left out of account."""
+    """List turns, the oldest first.
+
+    Below them: how many ends of other streams were left out of account.
+    """
     wanted = Wanted(_checked("--owner", owner), _checked("--workspace", workspace))
     run(list_turns(_place(state, history), wanted, as_json=as_json))
 
@@ -49,7 +55,10 @@ def list_command(
 def show_command(
     handle: Handle, state: State = None, history: History = None, as_json: Json = False
 ) -> None:
-    """Show all of one turn: where it stands, why it ended, and what shows that."""
+    """Show all of one turn.
+
+    Where it stands, why it ended, and what shows that.
+    """
     run(show_turn(_place(state, history), _handle(handle), as_json=as_json))
 
 
@@ -62,7 +71,10 @@ def interrupt_command(
         bool, typer.Option("--hard", help="At once, and take back what it has said.")
     ] = False,
 ) -> None:
-    """End a turn with one last answer. Where no server runs it is settled as interrupted."""
+    """End a turn with one last answer.
+
+    Where no server runs it is settled as interrupted.
+    """
     run(interrupt_turn(_place(state, history), _handle(handle), hard=hard))
 
 

