@@ -32,6 +32,12 @@ class Places:
         self._waiting.setdefault(workspace_id, deque()).append(who)
         self._start_next(workspace_id)
 
+    def give_up(self, workspace_id: str, who: str) -> None:
+        """``who`` waits no more, if it did."""
+        queue = self._waiting.get(workspace_id)
+        if queue is not None and who in queue:
+            queue.remove(who)  # an empty one goes with who works there
+
     def take(self, workspace_id: str, who: str) -> None:
         """From now on nobody else is started there."""
         self._taken[workspace_id] = who

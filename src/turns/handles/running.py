@@ -90,6 +90,8 @@ class Running:
         live = self._live.get(record.handle_id)
         if live is not None:
             live.settled.done_unsafe(Effect.succeed(record))
+        else:
+            self.places.give_up(record.workspace_id, record.handle_id)
 
     def closed(self, handle_id: str) -> Effect[None]:
         """Wait until a turn that has settled holds nothing more."""

@@ -311,6 +311,25 @@ async def test_an_interrupt_says_by_whom(process: MakeProcess, by: Any) -> None:
     assert await p.status(handle) == "running"
 
 
+async def test_a_turn_that_was_interrupted_in_the_queue_is_not_said_to_wait(
+    process: MakeProcess, rt: fb.Runtime
+) -> None:
+    line = Line()
+    p = await process(line)
+    await p.create()
+    second, third = await p.create(), await p.create()
+
+    await rt.run(p.turns.interrupt(second.handle_id, by="ada"))
+
+    assert p.turns.describe()["queued"] == [third.handle_id]
+    await rt.run(p.turns.interrupt(third.handle_id, by="ada"))
+    line.give(text("All"), TEXT_END, FINISH)
+    line.end()
+    await p.idle()
+    assert p.turns.describe() == {"running": [], "queued": []}
+    assert p.turns._running.places._waiting == {}
+
+
 async def test_an_interrupt_of_a_queued_turn_keeps_it_from_beginning(
     process: MakeProcess,
 ) -> None:
