@@ -35,7 +35,7 @@ help:
 	@echo "coverage  branch coverage of src/fibers, with what is missing"
 	@echo "drill  the server, ended in every way   docs   the pages, in build/docs"
 	@echo "chaos  ten thousand seeds of hostile providers, stops, closes and crashes; as many"
-	@echo "       examples of turns against a model of them"
+	@echo "       examples of turns against a model of them, and with faults"
 	@echo "crash  processes killed at every step on disk and inside writes"
 	@echo "lock   the lock files, anew              clean  remove all that was built"
 

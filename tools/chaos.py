@@ -1,5 +1,5 @@
 """`make chaos`: the engine by the thousand seeds of tests/chaos, and the manager of turns by the
-thousand examples of its model; on all cores. Prints what happened in them.
+thousand examples of its models; on all cores. Prints what happened in them.
 
 Exit status 1 where a promise is broken; each seed that did it is named with its failure and can be
 replayed alone: `make chaos ARGS="--seed 17"`, `make chaos ARGS="--part turns --seed 17"`.
@@ -94,7 +94,9 @@ def _number(text: str) -> int:
 def main() -> int:
     """Exit status 0 where no promise was broken."""
     parser = argparse.ArgumentParser(prog="tools.chaos", description=__doc__)
-    parser.add_argument("--part", choices=("streams", "turns"), help="only this one (both)")
+    parser.add_argument(
+        "--part", choices=("streams", *turn_model.PARTS), help="only this one (all)"
+    )
     parser.add_argument(
         "--seeds", type=_number, default=10_000, help="how many, of streams (10 000)"
     )
@@ -102,21 +104,22 @@ def main() -> int:
         "--examples",
         type=_number,
         default=os.environ.get(turn_model.EXAMPLES_VARIABLE, "10000"),
-        help=f"how many, of turns ({turn_model.EXAMPLES_VARIABLE}, or 10 000)",
+        help=f"how many of turns, with faults or not ({turn_model.EXAMPLES_VARIABLE}, or 10 000)",
     )
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, help="only this one, here; of streams unless --part")
     parser.add_argument("--workers", type=_number, default=os.cpu_count() or 1, help="one a core")
     options = parser.parse_args()
     if options.seed is not None:
-        if options.part == "turns":
-            return 0 if turn_model.replay(options.seed, options.examples) else 1
+        if options.part in turn_model.PARTS:
+            return 0 if turn_model.replay(options.part, options.seed, options.examples) else 1
         return 0 if replay_stream(options.seed) else 1
     whole = True
-    if options.part != "turns":
+    if options.part in (None, "streams"):
         whole &= play_streams(options.first, options.seeds, options.workers)
-    if options.part != "streams":
-        whole &= turn_model.play(options.first, options.examples, options.workers)
+    for part in turn_model.PARTS:
+        if options.part in (None, part):
+            whole &= turn_model.play(part, options.first, options.examples, options.workers)
     return 0 if whole else 1
 
 

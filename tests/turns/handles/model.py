@@ -113,6 +113,14 @@ class Turns(RuleBasedStateMachine):
         self.logs.__exit__(None, None, None)
         self.directory.cleanup()
 
+    @property
+    def restarts(self) -> int:
+        return len(self.processes) - 1
+
+    def ends(self) -> list[str]:
+        """The cause of each turn, or its status where it has none."""
+        return [turn.cause or turn.status for turn in self.turns]
+
     # ---- the process
 
     def begin(self) -> None:
