@@ -57,8 +57,9 @@ async def _rows(kind: Kind, turns: int, rounds: int) -> list[Figure]:
 
 async def measure(quick: bool) -> list[Figure]:
     rows: list[Figure] = []
-    for kind in kinds():
-        rows += await _rows(kind, _TURNS // 5 if quick else _TURNS, 1 if quick else _ROUNDS)
+    with kinds() as found:
+        for kind in found:
+            rows += await _rows(kind, _TURNS // 5 if quick else _TURNS, 1 if quick else _ROUNDS)
     return rows
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
@@ -17,17 +18,36 @@ from streamengine import FileHistory, HistoryError, HistoryStore, StreamEngine
 from streamengine.history import FsyncPolicy
 from streamengine.providers.script import Answer, Give, Say, Script
 from streamengine.providers.scripted import ScriptedProvider
+from tests.streamengine.history import postgres
 from turns import FileTurnStore, LoadedRecords, TurnError, TurnManager, TurnRecord, TurnStore
 
-Kind = Literal["files", "sqlite"]
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What records and conversations are kept in. ``sockets``: the directory of a server's."""
+
+    name: Literal["files", "sqlite", "postgresql"]
+    sockets: str | None = None
+
+    def __str__(self) -> str:
+        return self.name
 
 
-def kinds() -> tuple[Kind, ...]:
-    """What can be measured here; the rest is named."""
-    if importlib.util.find_spec("sqlalchemy") is not None:
-        return ("files", "sqlite")
-    print("  the extra `sql` is not installed: the rows of SQLite are not measured")
-    return ("files",)
+@contextmanager
+def kinds() -> Generator[Sequence[Kind]]:
+    """What can be measured here, in the block; the rest is named."""
+    files, sqlite = Kind("files"), Kind("sqlite")
+    if importlib.util.find_spec("sqlalchemy") is None:
+        print("  the extra `sql` is not installed: the rows of databases are not measured")
+        yield [files]
+        return
+    with ExitStack() as stack:
+        found = [files, sqlite]
+        try:
+            found.append(Kind("postgresql", stack.enter_context(postgres.server(durable=True))))
+        except postgres.NoPostgres as missing:
+            print(f"  {missing}")
+        yield found
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +69,29 @@ async def place(
 
 @fb.effect(raises=HistoryError)
 async def _opened(kind: Kind, folder: Path, fsync: FsyncPolicy) -> Place:
-    if kind == "files":
+    if kind.name == "files":
         history = await FileHistory.open(folder, fsync=fsync)
         return Place(history, FileTurnStore(folder, fsync=fsync))
     from streamengine.history.sql import SqlHistory  # an extra
     from turns.handles.sql import SqlTurnStore
 
-    in_database = await SqlHistory.open(f"sqlite:///{folder}/app.db", fsync=fsync)
+    url = f"sqlite:///{folder}/app.db"
+    if kind.sockets is not None:
+        await _made(kind.sockets, folder.name)
+        url = f"postgresql://tests@/{folder.name}?host={kind.sockets}"
+    in_database = await SqlHistory.open(url, fsync=fsync)
     return Place(in_database, await SqlTurnStore.open(in_database))
+
+
+async def _made(sockets: str, name: str) -> None:
+    """A database of this name, unless a process before has made it."""
+    asyncpg: Any = importlib.import_module("asyncpg")  # it ships no types
+    connection = await asyncpg.connect(host=sockets, user="tests", database="postgres")
+    try:
+        if not await connection.fetch("SELECT 1 FROM pg_database WHERE datname = $1", name):
+            await connection.execute(f'CREATE DATABASE "{name}"')
+    finally:
+        await connection.close()
 
 
 @final

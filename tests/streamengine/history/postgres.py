@@ -33,8 +33,11 @@ def binaries() -> Path:
 
 
 @contextmanager
-def server() -> Generator[str]:
-    """A running server; gives the directory of its socket. Raises NoPostgres."""
+def server(*, durable: bool = False) -> Generator[str]:
+    """A running server; gives the directory of its socket. Raises NoPostgres.
+
+    ``durable``: it waits for the disk, which is not what tests are about.
+    """
     place = binaries()
     user = _user()
     # Short, as the path of a socket may have about a hundred characters.
@@ -45,8 +48,8 @@ def server() -> Generator[str]:
         data = directory / "data"
         log = directory / "log"
         _run(user, place / "initdb", "-D", data, "-U", "tests", "-A", "trust", "-E", "UTF8", "-N")
-        # The disk is not what these tests are about. No port: only the socket.
-        options = f"-F -k {directory} -c listen_addresses=''"
+        # No port: only the socket.
+        options = f"{'' if durable else '-F '}-k {directory} -c listen_addresses=''"
         _run(user, place / "pg_ctl", "-D", data, "-o", options, "-l", log, "-w", "start")
         try:
             yield str(directory)
