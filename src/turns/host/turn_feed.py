@@ -15,11 +15,11 @@ from ..workspace import Workspace
 from .board import Board, Change
 from .turn_messages import (
     TurnMessage,
-    TurnRecordMessage,
     TurnsMessage,
     of_change,
     of_event,
     of_permission,
+    of_record,
 )
 
 AnyMessage: TypeAlias = TurnMessage | TurnEvent
@@ -68,7 +68,7 @@ class TurnFeed:
         return self._subscribers.subscribe(f)
 
     def _on_record(self, record: TurnRecord) -> None:
-        message = TurnRecordMessage(workspace_id=record.workspace_id, record=record)
+        message = of_record(record)
         change = self._board.fold_record(record, is_new=record.status == "queued")
         self._tell(record.workspace_id, message, change)
 

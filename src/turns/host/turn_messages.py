@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -12,6 +12,11 @@ from ..events import TurnErrorEvent, TurnEvent
 from ..holds.permission import PermissionNews
 from ..model.record import TurnRecord
 from .board import Change, TurnNode
+
+RECORD_CHARACTERS: Final = 2_000
+"""How much of a text of a record is told with its changes."""
+_LONG: Final = {"prompt": "prompt", "final_message": "finalMessage", "error": "error"}
+"""Texts of any length, and what they are called in JSON."""
 
 
 class _Message(CamelModel):
@@ -37,10 +42,12 @@ class TurnsChangedMessage(_Message):
 
 
 class TurnRecordMessage(_Message):
-    """A record as it is on disk now."""
+    """A record as it is on disk now, but for what is ``cut``."""
 
     type: Literal["turn.record"] = "turn.record"
     record: TurnRecord
+    cut: tuple[str, ...] | None = None
+    """Fields of which only the beginning is told, RECORD_CHARACTERS long."""
 
 
 class TurnErrorMessage(_Message):
@@ -91,6 +98,20 @@ TurnMessage: TypeAlias = Annotated[
     | PermissionDroppedMessage,
     Field(discriminator="type"),
 ]
+
+
+def of_record(record: TurnRecord) -> TurnRecordMessage:
+    """A record that was stored. It changes some times in a turn, and each time all readers get it:
+    its long texts, which don't change with it, are asked for.
+    """
+    texts = {name: getattr(record, name) for name in _LONG}
+    long = {name: text for name, text in texts.items() if len(text or "") > RECORD_CHARACTERS}
+    told = {name: text[:RECORD_CHARACTERS] for name, text in long.items()}
+    return TurnRecordMessage(
+        workspace_id=record.workspace_id,
+        record=record.model_copy(update=told),
+        cut=tuple(_LONG[name] for name in long) or None,
+    )
 
 
 def of_event(event: TurnEvent) -> TurnEvent | TurnErrorMessage:

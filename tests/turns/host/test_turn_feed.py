@@ -18,7 +18,7 @@ from turns.events import SteeringInjectedEvent, TurnErrorEvent
 from turns.holds.permission import PermissionCard
 from turns.host.config import Limits
 from turns.host.hub import Subscription
-from turns.host.turn_messages import of_event
+from turns.host.turn_messages import RECORD_CHARACTERS, of_event
 
 from .kit import BOUND_SECONDS, Answer, Site, a_server, a_site, events_of, until
 from .kit import Told as Event
@@ -167,6 +167,34 @@ async def test_what_happens_is_told_in_the_order_in_which_it_does(tmp_path: Path
     }
     (node,) = reader.tree.values()
     assert (node["state"], node["cause"]) == ("completed", "correlated-stream-end")
+
+
+async def test_a_long_prompt_and_a_long_answer_are_not_told_with_each_change(
+    tmp_path: Path,
+) -> None:
+    prompt, answer = "p" * 500_000, "a" * 50_000
+    async with a_site(tmp_path) as site, a_reader(site) as reader:
+        handle = await create(site, prompt)
+        (await site.provider.next_answer()).say(answer).finish()
+        await reader.until_settled()
+
+        whole = await site.turns.manager.get(handle.handle_id)
+        messages = [m for m in reader.seen if m["type"] == "turn.record"]
+
+    assert (whole.prompt, whole.final_message) == (prompt, answer)
+    assert [m["record"]["prompt"] for m in messages] == [prompt[:RECORD_CHARACTERS]] * len(messages)
+    assert [m["cut"] for m in messages[:-1]] == [["prompt"]] * (len(messages) - 1)
+    assert messages[-1]["cut"] == ["prompt", "finalMessage"]
+    assert messages[-1]["record"]["finalMessage"] == answer[:RECORD_CHARACTERS]
+
+
+async def test_a_record_that_is_short_is_told_whole(tmp_path: Path) -> None:
+    async with a_site(tmp_path) as site, a_reader(site) as reader:
+        await create(site, "p" * RECORD_CHARACTERS)
+        message = await reader.until("turn.record")
+
+    assert message["record"]["prompt"] == "p" * RECORD_CHARACTERS
+    assert "cut" not in message
 
 
 async def test_a_change_of_the_tree_comes_right_after_what_has_brought_it_about(
