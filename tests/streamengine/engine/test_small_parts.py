@@ -129,8 +129,11 @@ def test_a_tokenizer_that_fails_is_not_asked_again() -> None:
 async def test_a_tokenizer_that_gives_no_count_spoils_no_answer(
     desk: MakeDesk, given: object
 ) -> None:
-    count = cast("Tokenizer", lambda _said: given)
-    d = desk(WHOLE, options=EngineOptions(load_tokenizer=lambda _model: count))
+    def count(_said: str) -> object:
+        return given
+
+    tokenizer = cast("Tokenizer", count)
+    d = desk(WHOLE, options=EngineOptions(load_tokenizer=lambda _model: tokenizer))
 
     with capture_logs() as logs:
         completion = await d.whole(model="m")
