@@ -21,7 +21,7 @@ from .answers import StreamHandle
 from .feeding import Parts, close_parts
 from .model.errors import SendError
 from .model.note import LastEnd
-from .model.request import Completion, StreamRequest
+from .model.request import AbortReason, Completion, StreamRequest
 from .options import EngineOptions, StartOptions
 from .payloads import text_of
 from .question import Question, new_id
@@ -142,7 +142,7 @@ class Construction:
         toolbox = self.toolbox(start.options)
         tools = request.tools or toolbox.specs
         asked = question.asked(request, rows).model_copy(update={"tools": tools})
-        fenced = start.options.stop_fence() if start.options.stop_fence is not None else None
+        fenced = _fenced(start.options)
         if fenced is not None:
             self._stop(start, StopWish(fenced))
             await self._stopped(start, question)
@@ -249,8 +249,20 @@ async def release(history: HistoryStore, workspace_id: str, message_id: str) -> 
         )
 
 
+def _fenced(options: StartOptions) -> AbortReason | None:
+    if options.stop_fence is None:
+        return None
+    try:
+        return options.stop_fence()
+    except Exception as exc:
+        raise _send_error(exc) from exc
+
+
 def _send_error(exc: BaseException) -> SendError:
     if isinstance(exc, SendError):
         return exc
-    kind = getattr(exc, "kind", None)
+    try:
+        kind = getattr(exc, "kind", None)
+    except Exception:  # noqa: BLE001  # whatever it is, it can't be asked
+        kind = None
     return SendError(kind if isinstance(kind, str) else "unknown", text_of(exc))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar, final
 
@@ -38,10 +37,12 @@ class Subscribers(Generic[T]):
         return stop
 
     def tell(self, value: T) -> None:
-        """Call them all. Never raises: a failure of one is logged."""
+        """Call them all. A failure of one is logged; only what ends the process is raised."""
         for f in tuple(self._subscribers.values()):
             try:
                 f(value)
+            except (SystemExit, KeyboardInterrupt):
+                raise  # the process ends
             # CancelledError too: it would pass for an interrupt of whoever tells.
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # its own
+            except BaseException as error:  # noqa: BLE001  # its own
                 _log.warning(f"a subscriber of {self._what} failed", error=text_of(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, final
@@ -86,7 +85,7 @@ class EventSpine:
     # ---- telling
 
     def emit(self, event: Event) -> None:
-        """Hand ``event`` to every observer. Never raises."""
+        """Hand ``event`` to every observer. Raises nothing but what ends the process."""
         _tell(self._observers, event, type=event.type, messageId=event.message_id)
         if not isinstance(event, _OF_HOOKS) or event.replay:
             return
@@ -117,9 +116,11 @@ def _tell(observers: dict[object, Callable[[C], object]], what: C, **about: str)
             continue  # an observer before it has unsubscribed it
         try:
             result = f(what)
+        except (SystemExit, KeyboardInterrupt):
+            raise  # the process ends
         # CancelledError too: the result of a cancelled future raises it, and it would pass for
         # an interrupt of whoever emits.
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001  # logged; an observer reaches nobody else
+        except BaseException:  # noqa: BLE001  # logged; an observer reaches nobody else
             _log.exception("an observer raised", **about)
             continue
         # Nearly all give nothing, and asking costs as much as telling one.

@@ -74,8 +74,14 @@ def test_who_subscribes_during_an_event_hears_the_next_one() -> None:
     assert heard == ["a2"]
 
 
-@pytest.mark.spec("E2")
-@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError()])
+class Base(BaseException):
+    """What some libraries raise past every ``except Exception``."""
+
+
+@pytest.mark.spec("E2", "W14")
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), asyncio.CancelledError(), GeneratorExit(), Base()]
+)
 async def test_an_observer_that_raises_is_logged_and_reaches_nobody_else(
     desk: MakeDesk, error: BaseException
 ) -> None:

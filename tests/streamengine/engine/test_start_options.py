@@ -234,6 +234,44 @@ async def test_a_fence_that_gives_a_reason_ends_the_start(
     assert d.tape.events == []
 
 
+@pytest.mark.spec("E17")
+async def test_a_fence_that_breaks_is_a_failed_start(desk: MakeDesk) -> None:
+    def breaks() -> AbortReason:
+        raise RuntimeError("a fault")
+
+    d = desk(WHOLE)
+
+    with pytest.raises(SendError, match="a fault"):
+        await d.start(options=StartOptions(stop_fence=breaks))
+
+    assert d.is_idle
+    assert d.provider.calls == []
+    assert d.tape.events == []
+
+
+class Hostile(Exception):
+    """One that can't be asked anything."""
+
+    @property
+    def kind(self) -> str:
+        raise RuntimeError("no kind")
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.spec("E17", "E23")
+async def test_an_exception_that_cannot_be_asked_what_it_is_is_a_failed_start(
+    desk: MakeDesk,
+) -> None:
+    d = desk(WHOLE)
+
+    with pytest.raises(SendError, match="unknown: Hostile"):
+        await d.start(options=StartOptions(admit=Effect.die(Hostile())))
+
+    assert d.is_idle
+
+
 async def test_a_fence_that_gives_none_lets_it_pass(desk: MakeDesk) -> None:
     d = desk(WHOLE)
 
