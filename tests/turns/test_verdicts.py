@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fibers.dump.tree import live_fibers
 from streamengine import StreamError
 from streamengine.model import Finish
 from tests.streamengine.engine.kit import FINISH, Answer, Line, calls, echo, says, text
@@ -87,3 +88,25 @@ async def test_a_conversation_that_stays_too_long_says_so_and_the_way_out(
         "context_exceeded: context limit exceeded after 2 retries: prompt is too long. "
         "Begin a new conversation, or ask for less at a time."
     )
+
+
+@pytest.mark.parametrize("fiber", ["the loop", "the runner"])
+async def test_whoever_interrupts_a_turn_after_its_last_word_ends_it_as_completed(
+    house: MakeHouse, fiber: str
+) -> None:
+    h = house(says(text("Three."), FINISH))
+    ends: list[str] = []
+    h.joined.loop.events.subscribe(
+        lambda event: ends.append(event.status) if isinstance(event, TurnEndEvent) else None
+    )
+    writing = h.desk.history.hold("finalize")
+    handle = await h.create()
+    await writing.begun.wait()
+
+    name = f"turn {handle.turn_id}" if fiber == "the loop" else f"runner of {handle.handle_id}"
+    next(each for each in live_fibers() if each.get_name() == name).interrupt_unsafe()
+    await h.desk.idle()
+    writing.go.set()
+    await h.desk.idle()
+
+    assert ((await h.record(handle)).status, ends) == ("completed", ["completed"])

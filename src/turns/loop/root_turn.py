@@ -116,9 +116,14 @@ class RootTurn:
             await fiber.interrupt(reason=None if interrupt is None else interrupt.reason)
             raise
         finally:
-            exit_ = await fiber.exit()
+            exit_ = self._as_it_was_told(await fiber.exit())
             await self._end(exit_)
         return exit_
+
+    def _as_it_was_told(self, exit_: Exit[str, TurnError]) -> Exit[str, TurnError]:
+        """An interrupt that came after the last word ends nothing any more."""
+        is_late = isinstance(exit_, fb.Failure) and exit_.failure().has_interrupts_only
+        return fb.Success(self.run.content) if is_late and self.run.is_answered else exit_
 
     async def _end(self, exit_: Exit[str, TurnError]) -> None:
         state, about = self.state, self.run.about

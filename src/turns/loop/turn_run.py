@@ -21,7 +21,7 @@ from streamengine import (
     StreamHandle,
     StreamRequest,
 )
-from streamengine.model import Completion, ErrorEvent, UsageDeltaEvent, categorize
+from streamengine.model import Completion, ErrorEvent, StreamEndEvent, UsageDeltaEvent, categorize
 
 from ..events import (
     InterruptReceivedEvent,
@@ -67,6 +67,8 @@ class TurnRun:
         self.content: str = ""
         # Until it is decided otherwise, more is to come after whatever stream ends.
         self.goes_on: bool = True
+        self.is_answered: bool = False
+        """Its last word is stored and told: whatever comes now comes too late."""
         self._taken: str | None = None
         self._agent = agent
         self._on = on
@@ -313,6 +315,8 @@ class TurnRun:
                 self._verdict = self.recovery.after(event.error_type, event.error)
             # Also where nothing tries again: what the turn then fails with says more than this.
             self.goes_on = ended != "done"
+        elif isinstance(event, StreamEndEvent):
+            self.is_answered = self._steps is not None and self._steps.ended == "done"
         elif isinstance(event, UsageDeltaEvent) and self.state.budget is not None:
             usage = event.usage
             spent = usage.total_tokens or (usage.input_tokens or 0) + (usage.output_tokens or 0)
