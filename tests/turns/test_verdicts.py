@@ -90,6 +90,22 @@ async def test_a_conversation_that_stays_too_long_says_so_and_the_way_out(
     )
 
 
+async def test_a_turn_whose_answer_cannot_be_stored_ends_as_an_error_for_both(
+    house: MakeHouse,
+) -> None:
+    h = house(says(text("Three."), FINISH))
+    ends: list[str] = []
+    h.joined.loop.events.subscribe(
+        lambda event: ends.append(event.status) if isinstance(event, TurnEndEvent) else None
+    )
+    h.desk.history.fail("finalize")
+
+    record = await h.record(await h.create())
+
+    assert (record.status, record.cause) == ("error", "terminal-stream-error")
+    assert ends == ["error"]
+
+
 @pytest.mark.parametrize("fiber", ["the loop", "the runner"])
 async def test_whoever_interrupts_a_turn_after_its_last_word_ends_it_as_completed(
     house: MakeHouse, fiber: str

@@ -313,8 +313,8 @@ class TurnRun:
             ended = None if self._steps is None else self._steps.ended
             if ended is None:
                 self._verdict = self.recovery.after(event.error_type, event.error)
-            # Also where nothing tries again: what the turn then fails with says more than this.
-            self.goes_on = ended != "done"
+            # Also where nothing tries again: the turn then fails, and says more than this.
+            self.goes_on = True
         elif isinstance(event, StreamEndEvent):
             self.is_answered = self._steps is not None and self._steps.ended == "done"
         elif isinstance(event, UsageDeltaEvent) and self.state.budget is not None:
