@@ -61,7 +61,7 @@ class Start:
             def loaded(exit_: fb.Exit[None, TurnError]) -> None:
                 if isinstance(exit_, fb.Failure):
                     self._loading = None  # the next who asks tries again
-                begun.done_unsafe(_said_of(exit_))
+                begun.done_unsafe(self._said_of(exit_))
 
             # Whoever came first may be interrupted: it is the manager's work. Observed from
             # outside: in a closed scope it never begins.
@@ -98,12 +98,20 @@ class Start:
         if await self._reconciliation.keeps(record):
             self._running.resume(record)
 
+    def _said_of(self, exit_: fb.Exit[None, TurnError]) -> fb.Exit[None, TurnError]:
+        """What those who wait for the start are told: an interrupt of it is none of theirs."""
+        if not isinstance(exit_, fb.Failure) or not exit_.failure().has_interrupts_only:
+            return exit_
+        return fb.Failure(fb.Cause((fb.Fail(_late() if self._work.is_closing else _stopped()),)))
 
-def _said_of(exit_: fb.Exit[None, TurnError]) -> fb.Exit[None, TurnError]:
-    """What those who wait for the start are told: an interrupt of it is none of theirs."""
-    if isinstance(exit_, fb.Failure) and exit_.failure().has_interrupts_only:
-        late = TurnError(
-            "shutting_down", "the process ends: no turn is read any more", "Ask the next process."
-        )
-        return fb.Failure(fb.Cause((fb.Fail(late),)))
-    return exit_
+
+def _late() -> TurnError:
+    return TurnError(
+        "shutting_down", "the process ends: no turn is read any more", "Ask the next process."
+    )
+
+
+def _stopped() -> TurnError:
+    return TurnError(
+        "store", "the turns were not read: somebody stopped that", "Ask again: it begins anew."
+    )

@@ -306,3 +306,21 @@ async def test_a_store_that_says_cancelled_is_not_asked_without_a_pause(
     assert 1 <= at_once <= 3
     assert len(asked) == 5
     assert await p.status(handle) == "completed"
+
+
+async def test_who_waits_for_the_records_is_told_that_somebody_stopped_the_reading(
+    process: MakeProcess,
+) -> None:
+    p = await process(WHOLE, unstarted=True)
+    begun, go = asyncio.Event(), asyncio.Event()
+    p.store.before_load = Effect.sync(begun.set).flat_map(lambda _: Effect.promise(go.wait))
+    listing = p.rt.run_fork(p.turns.list().exit())
+    await begun.wait()
+
+    found("start of the turns").cancel()
+    told = await listing
+    go.set()
+
+    assert isinstance(told, fb.Failure)
+    assert str(told.failure().squash()).startswith("store: the turns were not read: somebody")
+    assert list(await p.rt.run(p.turns.list())) == []
