@@ -118,6 +118,41 @@ def test_a_keyboard_interrupt_is_raised_once_and_reported_nowhere_else(
     assert caplog.records == []
 
 
+@pytest.mark.spec("PD7", "PD8")
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(3)])
+def test_what_ends_the_program_from_a_child_is_raised_once_and_reported_nowhere_else(
+    stop: BaseException,
+) -> None:
+    """Whoever called run handles it, in whichever fiber it was raised."""
+
+    @fb.effect
+    async def body() -> None:
+        await stopping(stop).fork_child()
+        await Effect.never()
+
+    with unhandled_failures() as unhandled, pytest.raises(type(stop)):
+        fb.run(body())
+    gc.collect()
+
+    assert unhandled == []
+
+
+@pytest.mark.spec("PD7", "PD8")
+def test_a_defect_beside_what_ends_the_program_is_reported() -> None:
+    """Only the exit is raised by run: the other reason would be lost."""
+    boom = Boom()
+
+    @fb.effect
+    async def body() -> None:
+        await stopping(SystemExit(3)).ensuring(Effect.die(boom)).fork_child()
+        await Effect.never()
+
+    with unhandled_failures() as unhandled, pytest.raises(SystemExit):
+        fb.run(body())
+
+    assert [boom in cause.defects for _, cause in unhandled] == [True]
+
+
 # ---- PD8: failures that nobody handles
 
 

@@ -44,6 +44,11 @@ _UNSEEN_REFERENCES: Final = 3
 _references = sys.getrefcount
 
 
+def _others(cause: Cause[Any]) -> bool:
+    """Is there a failure besides the first defect?"""
+    return cause.has_fails or len(cause.defects) > 1
+
+
 @twins("_drive", "_follow", "_later", "_run")
 class FiberCore(WithBodies):
     """A fiber without its public face: what the run loop needs of it."""
@@ -364,6 +369,8 @@ class FiberCore(WithBodies):
             for reason in cause.reasons:
                 if isinstance(reason, Die) and isinstance(reason.defect, _FATAL):
                     self._queue.stop_for(reason.defect)
+                    if self._queue.fatal is reason.defect and not _others(cause):
+                        self._seen = True  # whoever runs the queue raises it
         return cause
 
     def _tell_observers(self) -> None:
