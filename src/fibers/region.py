@@ -82,7 +82,14 @@ class _Region(AbstractContextManager["Restore"]):
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         fiber = self._fiber
-        if current_fiber() is not fiber or fiber is None:
+        if fiber is None:
+            raise RuntimeError(
+                "this uninterruptible() region was left already"
+                if self._used
+                else "this uninterruptible() was not entered: `with uninterruptible() as restore:`"
+            )
+        here = current_fiber()
+        if here is None or here is not fiber:
             raise RuntimeError("an uninterruptible() region was left in another fiber")
         if fiber._rare.region is not self or self._restored is not None:
             raise RuntimeError("uninterruptible() regions were left out of order: nest them")
@@ -127,6 +134,10 @@ class _Restored(AbstractContextManager[None]):
     def __enter__(self) -> None:
         region = self._region
         fiber = _running("restore()")
+        if region._fiber is None:
+            raise RuntimeError(
+                "restore() of a region that was left already: use it inside the region"
+            )
         if fiber is not region._fiber:
             raise RuntimeError("restore() belongs to a region of another fiber")
         if fiber._rare.region is not region or region._restored is not None:

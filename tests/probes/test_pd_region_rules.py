@@ -445,6 +445,49 @@ async def test_a_restore_of_an_outer_region_is_a_runtime_error() -> None:
 
 
 @pytest.mark.spec("PD17")
+async def test_a_region_that_was_left_says_so() -> None:
+    """To leave it again, or to use its restore, is no matter of another fiber."""
+    raised = list[BaseException]()
+
+    @fb.effect
+    async def body() -> int:
+        region = fb.uninterruptible()
+        with region as restore:
+            pass
+        try:
+            region.__exit__(None, None, None)
+        except RuntimeError as exc:
+            raised.append(exc)
+        try:
+            restore().__enter__()
+        except RuntimeError as exc:
+            raised.append(exc)
+        return 5
+
+    exit = await body().exit()
+
+    assert [str(exc) for exc in raised] == [
+        "this uninterruptible() region was left already",
+        "restore() of a region that was left already: use it inside the region",
+    ]
+    assert exit == Success(5)
+
+
+@pytest.mark.spec("PD17")
+async def test_a_region_that_was_not_entered_cannot_be_left() -> None:
+    """The way in is `with`."""
+
+    @fb.effect
+    async def body() -> None:
+        fb.uninterruptible().__exit__(None, None, None)
+
+    exit = await body().exit()
+
+    (defect,) = cause_of(exit).defects
+    assert "was not entered" in str(defect)
+
+
+@pytest.mark.spec("PD17")
 async def test_a_restore_is_left_once_and_by_its_fiber() -> None:
     """Left again it would mask for good."""
     raised = list[BaseException]()
