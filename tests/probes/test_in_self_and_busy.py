@@ -131,6 +131,24 @@ async def test_a_masked_effect_that_interrupts_itself_fails_with_a_deadlock_erro
 
 
 @pytest.mark.spec("IN20", "PD9")
+async def test_a_masked_effect_that_is_among_all_it_interrupts_fails_with_a_deadlock_error(
+    rt: fb.Runtime,
+) -> None:
+    """Before anyone is signalled: who is to end is not left to the order of the list."""
+    defects: list[BaseException] = []
+    other = fb.run_fork(Effect.never())
+    refused = Effect.suspend(lambda: fb.Fiber.interrupt_all([other, me()])).exit()
+    work = refused.map(lambda ended: defects.extend(cause_of(ended).defects))
+
+    exit = await rt.run_exit(work.uninterruptible())
+
+    assert exit == Success(None)
+    assert [type(defect) for defect in defects] == [FiberDeadlockError]
+    assert other.poll() is None
+    await other.interrupt()
+
+
+@pytest.mark.spec("IN20", "PD9")
 async def test_a_body_that_interrupts_itself_in_a_region_gets_a_deadlock_error(
     rt: fb.Runtime,
 ) -> None:

@@ -112,6 +112,9 @@ class CallbackOp(Node):
 # ---------------------------------------------------------------------------- other fibers
 
 
+_MASKED_INTERRUPT = "interrupt (in a region that can't be)"
+
+
 def _no_wait_for_itself(fiber: FiberCore, target: FiberCore, what: str) -> None:
     if fiber is target:
         raise FiberDeadlockError(
@@ -319,7 +322,7 @@ class InterruptOneOp(Node):
         why = interrupt_by(fiber, self.by, self.reason)
         if target is fiber:
             if fiber._mask:
-                _no_wait_for_itself(fiber, target, "interrupt (in a region that can't be)")
+                _no_wait_for_itself(fiber, target, _MASKED_INTERRUPT)
             fiber._ask(why, self.again)
             return None
         fiber._next = EndFibers([target], why, again=self.again)
@@ -337,6 +340,9 @@ class InterruptAllOp(Node):
         self.reason: str | None = reason
 
     def _ev(self, fiber: FiberCore) -> Any:
+        if fiber._mask:
+            for target in self.targets:
+                _no_wait_for_itself(fiber, target, _MASKED_INTERRUPT)
         fiber._next = EndFibers(self.targets, interrupt_by(fiber, self.by, self.reason))
         return NEXT
 
