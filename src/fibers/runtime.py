@@ -202,8 +202,7 @@ def run_exit(eff: Effect[Any, Any], *, layer: Layer[Any, Any] | None = None) -> 
 
 
 def _run(eff: Effect[Any, Any], layer: Layer[Any, Any] | None, what: str) -> Ended:
-    if hooks.running_loop() is not None:
-        raise RuntimeError("run() inside a running event loop: await the effect instead")
+    check_no_loop(what)
     check_effect(eff, what)
     services = RuntimeServices(layer, DEFAULT_ENV, what=what, name=what)
     with asyncio.Runner() as runner:
@@ -211,6 +210,12 @@ def _run(eff: Effect[Any, Any], layer: Layer[Any, Any] | None, what: str) -> End
     if ended.fatal is not None:
         raise ended.fatal
     return ended
+
+
+def check_no_loop(what: str) -> None:
+    """RuntimeError inside a running loop, which a loop in it would hold."""
+    if hooks.running_loop() is not None:
+        raise RuntimeError(f"{what}() inside a running event loop: await the effect instead")
 
 
 async def _main(eff: Effect[Any, Any], services: RuntimeServices) -> Ended:

@@ -22,7 +22,7 @@ from fibers.duration import Duration, checked_seconds, text_of
 from fibers.loop.queue import queue_of
 from fibers.misplaced import check_effect
 from fibers.root import DEFAULT_ENV, new_fiber
-from fibers.runtime import Ended, _Ended, end_services, end_the_rest
+from fibers.runtime import Ended, _Ended, check_no_loop, end_services, end_the_rest
 from fibers.services import RuntimeServices
 
 if TYPE_CHECKING:
@@ -133,9 +133,10 @@ def run_main(
     The first SIGTERM or Ctrl-C interrupts ``eff``; finalizers run, then ``layer`` is released, all
     of it bounded by ``budget`` (timedelta or seconds). A second one, or the end of the budget,
     leaves at once after a dump of what is alive; SIGQUIT (Ctrl-\\) writes one and goes on. Codes:
-    0 success, 1 a Fail or Die (printed to stderr), 130 Ctrl-C, 143 SIGTERM (EX12). ValueError where
-    the layer lacks a dependency.
+    0 success, 1 a Fail or Die (printed to stderr), 130 Ctrl-C, 143 SIGTERM (EX12). RuntimeError
+    inside a running loop: await the effect there. ValueError where the layer lacks a dependency.
     """
+    check_no_loop("run_main")
     check_effect(eff, "run_main")
     main = _Main(checked_seconds(budget, "run_main's budget"))
     services = RuntimeServices(layer, DEFAULT_ENV, what="run_main", name="run_main")
