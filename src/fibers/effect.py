@@ -25,7 +25,13 @@ from fibers.loop.inner_task import InnerTask
 from fibers.loop.marks import Declares
 from fibers.loop.native import hand_over, speed, twins
 from fibers.loop.protocol import FAIL, Frame, Node
-from fibers.misplaced import check_effect, check_function, check_kind, closed_coroutine, refuse
+from fibers.misplaced import (
+    check_effect,
+    check_function,
+    check_kind,
+    check_scope,
+    closed_coroutine,
+)
 from fibers.ops import (
     basic,
     body,
@@ -637,6 +643,8 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         ``start_immediately`` runs it to its first suspension before the fork returns.
         ``uninterruptible`` masks all of it; "inherit" takes the forker's state (WI7).
         """
+        if uninterruptible is not False:
+            fork.check_mask(uninterruptible)
         at = _frame(1)
         site = (at.f_code, at.f_lasti)
         return _Fork(self, fork.CHILD, None, start_immediately, uninterruptible, site)
@@ -645,6 +653,8 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         self, *, start_immediately: bool = False, uninterruptible: Uninterruptible = False
     ) -> Effect[Fiber[A_co, E_co], Never]:
         """Fork a fiber that nobody supervises; the runtime holds it until it ends (SU10)."""
+        if uninterruptible is not False:
+            fork.check_mask(uninterruptible)
         at = _frame(1)
         site = (at.f_code, at.f_lasti)
         return _Fork(self, fork.DETACHED, None, start_immediately, uninterruptible, site)
@@ -660,8 +670,9 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         nothing is started, except that ``start_immediately`` runs the body to its first suspension
         and interrupts it there, on_interrupt included, before the fork returns (FO1-FO4).
         """
-        if not hasattr(scope, "_hold"):
-            refuse(scope, "fork_in", "a Scope")
+        check_scope(scope, "fork_in")
+        if uninterruptible is not False:
+            fork.check_mask(uninterruptible)
         at = _frame(1)
         site = (at.f_code, at.f_lasti)
         return _Fork(self, fork.IN_SCOPE, scope, start_immediately, uninterruptible, site)
@@ -670,6 +681,8 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
         self, *, start_immediately: bool = False, uninterruptible: Uninterruptible = False
     ) -> Effect[Fiber[A_co, E_co], Never]:
         """``fork_in`` the scope in context."""
+        if uninterruptible is not False:
+            fork.check_mask(uninterruptible)
         at = _frame(1)
         site = (at.f_code, at.f_lasti)
         return _Access(lambda fiber: service_in(fiber, SCOPE_KEY)).flat_map(

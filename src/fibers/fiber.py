@@ -22,7 +22,7 @@ from fibers.loop.native import hand_over, twins
 from fibers.loop.observing import Observer
 from fibers.loop.run_loop import FiberCore
 from fibers.loop.states import ENDED, OP_BUDGET_PRIMITIVES, STATE_NAMES
-from fibers.misplaced import check_function, checked_fibers, refuse
+from fibers.misplaced import check_function, check_scope, checked_fibers
 from fibers.ops import wait
 from fibers.ops.basic import BREATHER
 
@@ -138,7 +138,13 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
             observer._fiber_done(self)
         else:
             self._watch(observer)
-        return lambda: self._unwatch(observer)
+
+        def stop() -> None:
+            # The second for one that is removed while the end is being told.
+            self._unwatch(observer)
+            observer.f = None
+
+        return stop
 
     def ignore_failure(self) -> Self:
         """A failure of this fiber is nobody's business: no unhandled-failure hook (PD8)."""
@@ -177,8 +183,7 @@ class Fiber(FiberCore, Awaitable[A_co], Generic[A_co, E_co]):
 
     def run_in(self, scope: Scope) -> Self:
         """Let ``scope`` own it from now on; a closed scope interrupts it at once (FO11)."""
-        if not hasattr(scope, "_hold"):
-            refuse(scope, "run_in", "a Scope")
+        check_scope(scope, "run_in")
         if self._state != ENDED:
             if scope._is_closed:
                 self._interrupt_now(Interrupt(self.id, "scope closed"), again=False)
@@ -366,9 +371,11 @@ class _Callback(Observer):
     __slots__ = ("f",)
 
     def __init__(self, f: Callable[[Any], object]) -> None:
-        self.f = f
+        self.f: Callable[[Any], object] | None = f
 
     def _fiber_done(self, fiber: FiberCore) -> None:
+        if self.f is None:
+            return
         try:
             self.f(fiber._exit_made())
         except Exception:  # noqa: BLE001  # logged: an observer must not break the end of a fiber

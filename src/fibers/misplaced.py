@@ -106,6 +106,14 @@ def check_function(f: object, what: str) -> None:
     refuse(f, what, "a function", "lambda: ..." if isinstance(f, Node) else "")
 
 
+def check_scope(scope: object, what: str) -> None:
+    """TypeError where ``scope`` is none, which would show when a fiber is put into it."""
+    if not hasattr(scope, "_hold"):
+        refuse(scope, what, "a Scope")
+    if isinstance(scope, type):  # it has the methods, too
+        refuse(scope, what, "a Scope", f"{scope.__name__}()")
+
+
 def check_kind(given: object, kind: type | tuple[type, ...], what: str, wanted: str) -> None:
     """TypeError where ``given`` is no ``kind``, which the message calls ``wanted``."""
     if not isinstance(given, kind):

@@ -151,6 +151,7 @@ class Scope:
         check_effect(eff, "Scope.fork")
         mask = 0
         if uninterruptible is not False:
+            fork.check_mask(uninterruptible)
             mask = fork.mask_of(current_fiber(), uninterruptible)
         at = sys._getframe(1)
         fiber = root.new_fiber(eff, mask=mask, site=(at.f_code, at.f_lasti))
@@ -222,6 +223,14 @@ class Scope:
     def _closed(self) -> None:
         if self._unheard is not None:
             self._unheard.report()
+
+    def __reduce__(self) -> Never:
+        # Else both would finalize the same things.
+        name = "" if self.name is None else f" {self.name!r}"
+        raise TypeError(
+            f"the scope{name} owns what is alive here: it can't be copied or pickled; pass it on "
+            "as it is, or fork_scope() a child"
+        )
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f" {self.name!r}"

@@ -546,6 +546,27 @@ async def test_a_removed_observer_is_not_called() -> None:
 
 
 @pytest.mark.spec("FL15")
+async def test_an_observer_that_an_earlier_one_removes_is_not_called() -> None:
+    """Also while the end is being told."""
+    log: list[str] = []
+    gate = new_gate()
+    fiber = fb.run_fork(at_gate(gate))
+    removals: list[Callable[[], None]] = []
+
+    def first(_: object) -> None:
+        log.append("first")
+        removals[0]()
+
+    fiber.add_observer(first)
+    removals.append(fiber.add_observer(lambda _: log.append("removed")))
+    fiber.add_observer(lambda _: log.append("last"))
+    gate.set_result(7)
+    await fiber.exit()
+
+    assert log == ["first", "last"]
+
+
+@pytest.mark.spec("FL15")
 async def test_an_observer_added_after_the_end_is_called_at_once() -> None:
     """With the exit, before add_observer returns."""
     seen: list[fb.Exit[int, Never]] = []

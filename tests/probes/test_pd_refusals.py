@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,6 +30,27 @@ def test_a_strategy_that_is_none_is_refused() -> None:
     """Of a scope."""
     with pytest.raises(ValueError, match='strategy must be "sequential" or "parallel"'):
         Scope(ANYTHING)
+
+
+@pytest.mark.spec("PD18")
+@pytest.mark.parametrize("given", ["inherited", "yes", None, 1])
+@pytest.mark.parametrize("way", ["fork_child", "fork_detach", "fork_in", "fork_scoped", "fork"])
+async def test_a_mask_that_is_none_is_refused(way: str, given: Any) -> None:
+    """A misspelt "inherit" would mask the whole fiber."""
+    scope = Scope()
+    work = Effect.succeed(1)
+    forks: dict[str, Callable[[], object]] = {
+        "fork_child": lambda: work.fork_child(uninterruptible=given),
+        "fork_detach": lambda: work.fork_detach(uninterruptible=given),
+        "fork_in": lambda: work.fork_in(scope, uninterruptible=given),
+        "fork_scoped": lambda: work.fork_scoped(uninterruptible=given),
+        "fork": lambda: scope.fork(work, uninterruptible=given),
+    }
+
+    with pytest.raises(ValueError, match='uninterruptible must be True, False or "inherit", not'):
+        forks[way]()
+
+    assert scope.state == "empty"
 
 
 @pytest.mark.spec("PD18")
@@ -84,6 +106,16 @@ async def test_run_inside_a_loop_says_to_await_instead() -> None:
     """A loop inside a loop would hold the outer one."""
     with pytest.raises(RuntimeError, match="await the effect instead"):
         fb.run(Effect.succeed(1))
+
+
+async def test_run_main_inside_a_loop_says_to_await_instead() -> None:
+    """Before it takes the process's signals."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    with pytest.raises(RuntimeError, match=r"run_main\(\) inside a running event loop: await the"):
+        fb.run_main(Effect.succeed(1))
+
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
 def test_an_effect_awaited_without_a_loop_names_the_runner() -> None:

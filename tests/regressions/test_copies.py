@@ -11,6 +11,7 @@ import pytest
 
 import fibers as fb
 from fibers import Effect
+from fibers.app import AppScope
 
 
 @fb.effect
@@ -50,3 +51,13 @@ async def test_a_fiber_can_not_be_copied(take: Any) -> None:
         take(fiber)
 
     await fiber.interrupt()
+
+
+@pytest.mark.parametrize("kind", [fb.Scope, AppScope])
+@pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, pickle.dumps])
+async def test_a_scope_can_not_be_copied(take: Any, kind: type[fb.Scope]) -> None:
+    """A copy would finalize the same things again: both would be their owner."""
+    scope = kind()
+
+    with pytest.raises(TypeError, match="owns what is alive here: it can't be copied or pickled"):
+        take(scope)

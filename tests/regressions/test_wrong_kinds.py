@@ -230,6 +230,13 @@ def test_one_effect_is_no_iterable_of_effects(name: str) -> None:
     assert f"{name} takes an iterable of effects" in _said(ITERABLE[name], one)
 
 
+@pytest.mark.parametrize("name", ["fork_in", "run_in"])
+async def test_a_class_is_no_scope_yet(name: str) -> None:
+    """It has all the methods, and no place for a fiber."""
+    with pytest.raises(TypeError, match=rf"^{name} takes a Scope, not .*: Scope\(\)$"):
+        OTHER[name](api.Scope)
+
+
 def test_all_coroutines_of_a_list_are_closed() -> None:
     assert "not a coroutine" in _said(api.all_, [coroutine(), coroutine(), one])
 

@@ -34,6 +34,14 @@ class Owner(Protocol):
     def _drop(self, child: FiberCore) -> None: ...
 
 
+def check_mask(uninterruptible: object) -> None:
+    """ValueError where a fork's option is none: what is misspelt would mask all of the fiber."""
+    if uninterruptible is not True and uninterruptible != "inherit":
+        raise ValueError(
+            f'uninterruptible must be True, False or "inherit", not {uninterruptible!r}'
+        )
+
+
 def mask_of(forker: FiberCore | None, uninterruptible: Uninterruptible) -> int:
     """A child is interruptible unless asked otherwise (WI7)."""
     if uninterruptible == "inherit":
