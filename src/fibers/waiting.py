@@ -2,7 +2,8 @@
 
 A close must not wait for a fiber that waits for the close. What is followed: joins, groups and
 supervision; the future a plain task is suspended on; what gather, wait, wait_for and a TaskGroup of
-asyncio's wait for. Through anything else (an Event, a Queue) the bound of the close decides.
+asyncio's or anyio's wait for. Through anything else (an Event, a Queue) the bound of the close
+decides.
 """
 
 from __future__ import annotations

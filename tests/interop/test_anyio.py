@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from returns.result import Success
+from returns.result import Failure, Success
 
 import fibers as fb
 from fibers import Effect
@@ -35,6 +35,34 @@ def slow_farewell(log: list[str]) -> Effect[None, Any]:
 
 
 # ---- effects in anyio's tasks
+
+
+@pytest.mark.spec("SO6", "AT21")
+@pytest.mark.parametrize("strategy", ["sequential", "parallel"])
+@every_loop
+async def test_a_task_of_a_group_may_close_the_scope_of_the_fiber_that_waits_for_it(
+    strategy: Literal["sequential", "parallel"],
+) -> None:
+    """The fiber is signalled and not awaited, as where a TaskGroup of asyncio's stands between."""
+    log = list[str]()
+    fibers = fb.Scope(strategy)
+
+    async def close_it() -> None:
+        await fibers.close()
+        log.append("close returned")
+
+    @fb.effect
+    async def body() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(close_it)
+
+    fiber = fibers.fork(body())
+    async with asyncio.timeout(5):
+        exit = await fiber.exit()
+
+    assert isinstance(exit, Failure)
+    assert exit.failure().has_interrupts_only
+    assert log == ["close returned"]
 
 
 @pytest.mark.spec("PD12", "AT21")

@@ -149,13 +149,14 @@ def gathered_by(future: Any) -> list[Any]:
     return list(getattr(future, "_children", None) or ())
 
 
-_WAITING_MODULES = ("asyncio.taskgroups", "asyncio.tasks")
+# anyio's by name: nothing of it is imported, and where it keeps its tasks otherwise they aren't found.
+_WAITING_MODULES = ("asyncio.taskgroups", "asyncio.tasks", "anyio._backends._asyncio")
 
 
 def awaited_in(coro: Any) -> list[Any]:
-    """The tasks that asyncio's own code waits for in the await chain of ``coro``.
+    """The tasks that code of asyncio's or anyio's waits for in the await chain of ``coro``.
 
-    A TaskGroup, wait() and 3.11's wait_for() put a bare future between the task that waits and the
+    A TaskGroup of either, wait() and 3.11's wait_for() put a bare future between the task that waits and the
     tasks that it waits for; only their frames know those.
     """
     found: list[Any] = []
