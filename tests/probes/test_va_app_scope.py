@@ -468,6 +468,50 @@ async def test_a_later_dispose_runs_nothing_again() -> None:
     assert log == ["step"]
 
 
+async def as_it_is(dispose: Callable[[], Awaitable[None]]) -> None:
+    await dispose()
+
+
+async def in_a_task(dispose: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.gather(dispose(), asyncio.sleep(0))
+
+
+async def in_a_child(dispose: Callable[[], Awaitable[None]]) -> None:
+    child = await Effect.promise(dispose).fork_child()
+    await child
+
+
+async def under_a_timeout(dispose: Callable[[], Awaitable[None]]) -> None:
+    await Effect.promise(dispose).timeout(10)
+
+
+async def in_a_race(dispose: Callable[[], Awaitable[None]]) -> None:
+    await fb.race(Effect.never(), Effect.promise(dispose))
+
+
+@pytest.mark.parametrize(
+    "ask", [as_it_is, in_a_task, in_a_child, under_a_timeout, in_a_race], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize("part", ["dispose", "shutdown"])
+@pytest.mark.spec("VA8")
+async def test_a_step_that_asks_for_the_teardown_does_not_begin_another(
+    ask: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]], part: str
+) -> None:
+    """Nor does it wait for itself. A server whose stop ends the application, say."""
+    log, made = list[str](), list[Shutdown]()
+
+    async def asking() -> None:
+        log.append("asks")
+        await ask(getattr(made[0], part))
+        log.append("answered")
+
+    made.append(Shutdown(AppScope(), [("asking", asking), step(log, "after")]))
+    async with asyncio.timeout(5):
+        await made[0].dispose()
+
+    assert log == ["asks", "answered", "after"]
+
+
 @pytest.mark.spec("VA8")
 async def test_a_cancelled_caller_of_dispose_does_not_stop_the_teardown() -> None:
     """The others still return after all of it."""

@@ -14,14 +14,16 @@ from fibers.app.budget import RUNTIME_DISPOSE_TIMEOUT_SECONDS
 from fibers.app.scope import close_bounded
 from fibers.app.steps import check_steps
 from fibers.duration import Duration, checked_seconds, text_of
-from fibers.effect import Effect
+from fibers.effect import Effect, EffectGen, effect
+from fibers.fiber import current_fiber
 from fibers.misplaced import check_function
 from fibers.runtime import run_fork
+from fibers.scope import Scope
+from fibers.waiting import waits_for
 
 if TYPE_CHECKING:
     from fibers.fiber import Fiber
     from fibers.runtime import Runtime
-    from fibers.scope import Scope
 
 log: logging.Logger = logging.getLogger("fibers.app")
 
@@ -56,7 +58,8 @@ class Shutdown:
         await shutdown.dispose()
 
     There is one teardown, however many ask for it: no step runs twice, and who asks is answered
-    when it is over (VA8). ValueError where two steps have one name.
+    when it is over (VA8). Who is waited for by the teardown, as a step is, gets an answer at once:
+    it would wait for itself. ValueError where two steps have one name.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class Shutdown:
         self._runtime = runtime
         self._begun = False
         self._listeners: list[Callable[[], None]] = []
+        # Fibers of their own: a caller that is cancelled doesn't take them along.
+        self._own = Scope("parallel", name="shutdown")
         self._explicit: Fiber[None, Any] | None = None
         self._teardown: Fiber[None, Any] | None = None
 
@@ -99,16 +104,16 @@ class Shutdown:
         """The lighter call: the latch and the explicit steps. Touches neither scope nor runtime."""
         self.begin()
         if self._explicit is None:
-            self._explicit = run_fork(Effect.promise(self._run_steps))
-        await self._explicit.exit()
+            # Nothing of it runs before it is known here: a step may ask again.
+            self._explicit = self._own.fork(Effect.promise(self._run_steps))
+        await _over(self._explicit)
 
     async def dispose(self) -> None:
         """The whole teardown. Never raises for what a part does."""
         self.begin()
         if self._teardown is None:
-            # A fiber of its own: a caller that is cancelled doesn't take it along.
-            self._teardown = run_fork(Effect.promise(self._run_teardown))
-        await self._teardown.exit()
+            self._teardown = self._own.fork(Effect.promise(self._run_teardown))
+        await _over(self._teardown)
 
     async def _run_teardown(self) -> None:
         started = time.perf_counter()
@@ -121,6 +126,14 @@ class Shutdown:
     async def _run_steps(self) -> None:
         for name, step in self._steps:
             await run_step(name, step)
+
+
+@effect
+def _over(part: Fiber[None, Any]) -> EffectGen[None]:
+    me = current_fiber()
+    assert me is not None
+    if not waits_for(part, me):
+        yield from part.exit()
 
 
 async def run_step(name: str, step: Callable[[], Awaitable[Any]]) -> None:
