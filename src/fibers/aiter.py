@@ -22,6 +22,7 @@ from fibers.fiber import current_fiber
 from fibers.misplaced import check_effect, check_function
 from fibers.resource import acquire_release, acquire_use_release
 from fibers.sync.deferred import Deferred
+from fibers.waiting import waits_for
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -197,7 +198,7 @@ class _Pulled(AsyncGenerator[A, None]):
         if closed is not None:
             # on_close may close again: it doesn't wait for itself.
             return Effect.succeed(None) if me.id == self._closer else restore(closed.await_())
-        if me is self._running:
+        if self._running is not None and waits_for(self._running, me):
             return Effect.die(
                 FiberDeadlockError("a pull that closes its own iterator would wait for itself")
             )

@@ -73,6 +73,9 @@ def _awaited_by(at: Any) -> list[Any]:
         if isinstance(at._cont, WillJoin):
             # It has started a fiber, whose first segment runs now, and waits for it after that.
             ahead.append(at._cont.target)
+        if isinstance(at._next, Wait):
+            # A group that is starting: it will wait for the one whose first segment runs now.
+            ahead.extend(at._next._waits_for())
         wait = at._wait
         if wait is not None:
             if isinstance(wait, Wait):

@@ -310,6 +310,17 @@ async def test_a_value_that_is_there_when_the_close_comes_is_not_lost() -> None:
 
 
 @pytest.mark.spec("PD9")
+async def test_a_pull_that_closes_its_own_iterator_out_of_a_group_is_a_deadlock_error() -> None:
+    """The pull waits for the fiber that closes."""
+    made = list[AsyncGenerator[Never, None]]()
+    pull = Effect.promise(lambda: made[0].aclose()).timeout(10).flat_map(lambda _: endless())
+    made.append(fb.to_async_iterable(pull.flat_map(_fail)))
+
+    with pytest.raises(fb.FiberDeadlockError):
+        await anext(made[0])
+
+
+@pytest.mark.spec("PD9")
 async def test_a_pull_that_closes_its_own_iterator_is_a_deadlock_error() -> None:
     """It would wait for itself; the iterator is closed with that failure."""
     exits = Exits()

@@ -96,6 +96,35 @@ async def test_two_that_need_each_other_are_a_deadlock(
     assert isinstance(defect, FiberDeadlockError)
 
 
+GROUPS: dict[str, Callable[[Effect[Any, Any]], Effect[Any, Any]]] = {
+    "timeout": lambda eff: eff.timeout(1_000),
+    "race_first": lambda eff: fb.race_first(eff, fb.sleep(1_000)),
+    "all": lambda eff: fb.all_([eff, Effect.yield_now()], concurrency=2),
+    "zip": lambda eff: eff.zip(Effect.yield_now(), concurrent=True),
+    "nested": lambda eff: fb.for_each([eff], lambda it: it.timeout(1_000), concurrency=2),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.spec("PD9", "PI12")
+async def test_a_lookup_that_asks_for_itself_out_of_a_group_is_a_deadlock(
+    rt: fb.Runtime, clock: TestClock, group: str, moment: str
+) -> None:
+    """The group will wait for the fiber that asks, whose first segment may still run."""
+    made: list[Cache[str, Any, Any]] = []
+
+    def lookup(key: str) -> Effect[Any, Any]:
+        return GROUPS[group](MOMENTS[moment].flat_map(lambda _: made[0].get(key)))
+
+    cache = Cache.make(lookup, capacity=9).tap(lambda it: Effect.sync(lambda: made.append(it)))
+    fiber = rt.run_fork(cache.flat_map(lambda it: it.get("k"))).ignore_failure()
+    await pass_time(rt, clock)
+
+    (defect,) = cause_of(fiber.poll()).defects
+    assert isinstance(defect, FiberDeadlockError)
+
+
 @pytest.mark.spec("PD9", "PI12")
 async def test_a_deadlock_names_the_key_that_is_asked_for_twice(
     rt: fb.Runtime, clock: TestClock
