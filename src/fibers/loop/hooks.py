@@ -149,15 +149,15 @@ def gathered_by(future: Any) -> list[Any]:
     return list(getattr(future, "_children", None) or ())
 
 
-# anyio's by name: nothing of it is imported, and where it keeps its tasks otherwise they aren't found.
+# anyio's by name: nothing of it is imported. Where it keeps its tasks otherwise, none are found.
 _WAITING_MODULES = ("asyncio.taskgroups", "asyncio.tasks", "anyio._backends._asyncio")
 
 
 def awaited_in(coro: Any) -> list[Any]:
     """The tasks that code of asyncio's or anyio's waits for in the await chain of ``coro``.
 
-    A TaskGroup of either, wait() and 3.11's wait_for() put a bare future between the task that waits and the
-    tasks that it waits for; only their frames know those.
+    A TaskGroup of either, wait() and 3.11's wait_for() put a bare future between the task that
+    waits and the tasks that it waits for; only their frames know those.
     """
     found: list[Any] = []
     at = coro
