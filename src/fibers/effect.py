@@ -127,6 +127,14 @@ class Effect(_Awaited, Node, Generic[A_co, E_co]):
 
     __slots__ = ()
 
+    def __init_subclass__(cls) -> None:
+        """A forgotten await shows in Python's own messages: "'Effect' object has no attribute
+        'name'", not in one about a class of ours.
+        """
+        super().__init_subclass__()
+        if cls.__name__.startswith("_"):
+            cls.__name__ = "Effect"
+
     def __await__(self) -> Generator[Any, Any, A_co]:
         # hooks.task_of_step() in place: a call would be a good part of an await. No name for task
         # or loop: a failure's traceback keeps this frame (PD13).
@@ -918,6 +926,7 @@ def effect(
     def decorate(f: Callable[..., Any]) -> Callable[..., Effect[Any, Any]]:
         if not callable(f):
             raise TypeError(f"@effect decorates a coroutine function or a generator's, not {f!r}")
+        _refuse_error(f)
         if inspect.isasyncgenfunction(f):
             raise TypeError(
                 f"an async generator gives many values and is no effect: iterate {f!r} with "
@@ -935,6 +944,14 @@ def effect(
         return call
 
     return decorate if f is None else decorate(f)
+
+
+def _refuse_error(f: object) -> None:
+    if isinstance(f, type) and issubclass(f, BaseException):
+        raise TypeError(
+            f"@effect decorates a function, not the error {f.__name__}: write "
+            f"@effect(raises={f.__name__})"
+        )
 
 
 # ---------------------------------------------------------------------------- the primitives' face

@@ -19,6 +19,7 @@ from fibers.cause import Cause, Interrupt
 from fibers.dump import dump_on_signal, write_dump
 from fibers.dump.emit import briefly
 from fibers.duration import Duration, checked_seconds, text_of
+from fibers.loop import hooks
 from fibers.loop.queue import queue_of
 from fibers.misplaced import check_effect
 from fibers.root import DEFAULT_ENV, new_fiber
@@ -138,6 +139,8 @@ def run_main(
     """
     check_no_loop("run_main")
     check_effect(eff, "run_main")
+    if hooks.running_loop() is not None:
+        raise RuntimeError("run_main() inside a running event loop: await the effect instead")
     main = _Main(checked_seconds(budget, "run_main's budget"))
     services = RuntimeServices(layer, DEFAULT_ENV, what="run_main", name="run_main")
     before = {n: signal.signal(n, main.on_signal) for n in (signal.SIGINT, signal.SIGTERM)}

@@ -56,7 +56,8 @@ class Node:
 
     def _label(self) -> str:
         """A short name for dumps and messages."""
-        return type(self).__name__.lstrip("_")
+        # Not __name__: see Effect.__init_subclass__.
+        return type(self).__qualname__.rpartition(".")[2].lstrip("_")
 
 
 hand_over(NEXT=NEXT, FAIL=FAIL, SUSPEND=SUSPEND, SWITCH=SWITCH, DONE=DONE, Node=Node)
@@ -135,4 +136,7 @@ def outcome_of(fiber: FiberCore, given: Any) -> Any:
             "expected an Effect or an Exit, got a coroutine: decorate the function with @effect, "
             "or wrap the call in Effect.promise(lambda: ...)"
         )
-    raise TypeError(f"expected an Effect or an Exit, got {type(given).__name__}")
+    raise TypeError(
+        f"expected an Effect or an Exit, got {type(given).__name__}: Effect.succeed(...) makes one "
+        "of it"
+    )

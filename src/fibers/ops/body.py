@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,12 @@ def enter_body(fiber: FiberCore, coro: Any) -> None:
 
 async def _wrapped(awaitable: Awaitable[Any]) -> Any:
     """Coroutine-like things that are no coroutines: other compilers' and hand-written ones."""
+    if not inspect.isawaitable(awaitable):
+        # Of a promise: @effect has seen that its function is a coroutine function.
+        raise TypeError(
+            f"the function given to Effect.promise returned {awaitable!r}, which can't be awaited: "
+            "make it `async def`, or use Effect.sync for a plain function"
+        )
     return await awaitable
 
 

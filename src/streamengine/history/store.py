@@ -250,7 +250,7 @@ class FileHistory(HistoryStore):
 
     def __init__(
         self,
-        state_directory: Path,
+        state_directory: Path | str,
         *,
         fsync: FsyncPolicy = "terminal",
         io: IoMode = "thread",
@@ -258,7 +258,7 @@ class FileHistory(HistoryStore):
     ) -> None:
         """Touches no file. `on_step` as for WorkspaceFiles."""
         # Absolute from the start: a process that changes its directory later keeps its history.
-        self._path = state_directory.absolute() / WORKSPACES_DIRECTORY
+        self._path = Path(state_directory).absolute() / WORKSPACES_DIRECTORY
         self._fsync: FsyncPolicy = fsync
         self._io: IoMode = io
         self._on_step = on_step
@@ -268,12 +268,13 @@ class FileHistory(HistoryStore):
 
     @staticmethod
     def open(
-        state_directory: Path, *, fsync: FsyncPolicy = "terminal", io: IoMode = "thread"
+        state_directory: Path | str, *, fsync: FsyncPolicy = "terminal", io: IoMode = "thread"
     ) -> Effect[FileHistory, HistoryError]:
         """The history of a state directory, locked against other processes for as long as the
         scope in the context lives. Fails with StateDirLocked, which names the other process.
         """
-        return hold(state_directory).map(lambda _: FileHistory(state_directory, fsync=fsync, io=io))
+        path = Path(state_directory)
+        return hold(path).map(lambda _: FileHistory(path, fsync=fsync, io=io))
 
     def load(self, workspace_id: str) -> Effect[Loaded, HistoryError]:
         return self._in(workspace_id, load)

@@ -86,14 +86,14 @@ class FileTurnStore(TurnStore):
 
     def __init__(
         self,
-        state_directory: Path,
+        state_directory: Path | str,
         *,
         fsync: FsyncPolicy = "terminal",
         io: IoMode = "thread",
         on_step: Callable[[Step], None] | None = None,
     ) -> None:
         """Touches no file. ``on_step`` is called after each change on disk, for tests."""
-        self._path = state_directory.absolute() / WORKSPACES_DIRECTORY
+        self._path = Path(state_directory).absolute() / WORKSPACES_DIRECTORY
         self._fsync: FsyncPolicy = fsync
         self._io: IoMode = io
         self._on_step = on_step
