@@ -29,6 +29,7 @@ class Book:
         # Asked at each end of a turn: a look at all there ever were would cost more with each.
         self._by_workspace: dict[str, dict[str, None]] = {}
         self._observers = Subscribers[TurnRecord]("turns")
+        self._numbers = itertools.count()
         self.locks: WorkspaceLocks = WorkspaceLocks()
         self.warnings: tuple[str, ...] = ()
         """What the store could not read, with the way out."""
@@ -61,9 +62,10 @@ class Book:
         return [self._records[handle_id] for handle_id in self._by_workspace.get(workspace_id, ())]
 
     def as_youngest(self, record: TurnRecord) -> TurnRecord:
-        """A new record, stamped as younger than all that wait: by the stamps a restart finds their
-        order again, and the wall clock may have been set back meanwhile.
+        """A new record, counted as the next one, by which a restart finds the order again; and
+        stamped as younger than all that wait, as the wall clock may have been set back meanwhile.
         """
+        record = record.model_copy(update={"sequence": next(self._numbers)})
         last = next(reversed(self._unsettled), None)
         if last is None or record.created_at > self._records[last].created_at:
             return record
@@ -108,6 +110,8 @@ class Book:
         self.warnings = loaded.warnings
         put_meanwhile = self._records
         self._records = {record.handle_id: record for record in loaded.records} | put_meanwhile
+        counted = (r.sequence for r in self._records.values() if r.sequence is not None)
+        self._numbers = itertools.count(max(counted, default=-1) + 1)
         self._unsettled = {r.handle_id: None for r in self._records.values() if not r.is_terminal}
         self._by_workspace = {}
         for record in self._records.values():

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, final
 
@@ -74,7 +75,13 @@ def in_order(records: Iterable[TurnRecord], warnings: Iterable[str]) -> LoadedRe
     told = tuple(warnings)
     for warning in told:
         _log.warning("a record of a turn is left as it is", problem=warning)
-    return LoadedRecords(tuple(sorted(records, key=lambda r: (r.created_at, r.handle_id))), told)
+    return LoadedRecords(tuple(sorted(records, key=_place_of)), told)
+
+
+def _place_of(record: TurnRecord) -> tuple[int, datetime, str]:
+    # Those of an older version, which counted none, were there before.
+    number = -1 if record.sequence is None else record.sequence
+    return number, record.created_at, record.handle_id
 
 
 @final

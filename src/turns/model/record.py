@@ -38,6 +38,8 @@ class TurnRecord(CamelModel):
     """Where it runs."""
     turn_id: TurnId
     status: TurnStatus = "queued"
+    sequence: int | None = Field(default=None, ge=0)
+    """Counts the turns as they were created: a clock may be set back. Older versions didn't."""
     created_at: AwareDatetime
     updated_at: AwareDatetime
     prompt: str | None = None

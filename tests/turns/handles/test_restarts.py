@@ -297,6 +297,27 @@ async def test_a_clock_that_was_set_back_changes_no_order(process: MakeProcess) 
     assert all(record.created_at <= record.updated_at for record in records)
 
 
+async def test_turns_that_settled_stay_in_the_order_of_their_creation_over_a_clock_set_back(
+    process: MakeProcess,
+) -> None:
+    with freeze_time("2026-05-01T12:00:00Z", real_asyncio=True) as wall:
+        before = await process(WHOLE)
+        handles = [await before.create("one")]
+        wall.move_to("2026-05-01T11:00:00Z")
+        creating = [before.create(f"at once {n}", f"w{n}") for n in range(5)]
+        handles += await asyncio.gather(*creating)
+        await before.crash()
+
+        for _ in range(2):  # the process after it, and the one after that
+            after = await process(WHOLE)
+            listed = await after.rt.run(after.turns.list())
+            assert [r.handle_id for r in listed] == [handle.handle_id for handle in handles]
+            assert {r.status for r in listed} == {"completed"}
+            assert [r.sequence for r in listed] == list(range(len(listed)))
+            handles.append(await after.create("the next"))
+            await after.crash()
+
+
 async def test_a_queued_turn_begins_after_the_restart(process: MakeProcess) -> None:
     before, first = await killed(process)
     second = await before.create("Then this")

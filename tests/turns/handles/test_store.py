@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -61,6 +62,22 @@ async def test_a_record_is_read_as_it_was_written(backend: Backend) -> None:
         assert loaded.records == (first, settled)
         assert loaded.records[1].settled_for == ManualSupersession(message_id="u_9")
         assert loaded.warnings == ()
+
+
+async def test_records_are_in_the_order_of_their_creation_those_of_older_versions_first(
+    backend: Backend,
+) -> None:
+    """The wall clock may have been set back between any two."""
+    store = await backend.store()
+    late, early = now(), now() - timedelta(hours=1)
+    await store.write(record(1, sequence=1, created_at=early))
+    await store.write(record(2, sequence=0, created_at=late))
+    await store.write(record(3, created_at=late))
+    await store.write(record(4, created_at=early))
+
+    loaded = await load(store)
+
+    assert [r.handle_id for r in loaded.records] == ["wst_4", "wst_3", "wst_2", "wst_1"]
 
 
 async def test_a_record_takes_the_place_of_the_one_before(backend: Backend) -> None:
