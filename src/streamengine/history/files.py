@@ -138,7 +138,7 @@ class WorkspaceFiles:
             line = None if index is None or sequence is None else index.with_sequence(sequence)
             if directory is None or line is None:
                 raise self._rules.not_found(row, sequence)
-            return self._replace(directory, line, row)
+            return self._replace(directory, line, self._with_usage_once(directory, row))
 
     def truncate(self, after: int | None) -> int:
         """Take out the rows behind this sequence (None: all), a partial that would become one, and
@@ -256,7 +256,7 @@ class WorkspaceFiles:
     def _is_on_row(self, directory: OpenDirectory, message_id: str) -> bool:
         return any(log.index(directory).has_usage(message_id) for log in self._logs)
 
-    def _with_usage_once(self, directory: OpenDirectory, row: AssistantRow) -> AssistantRow:
+    def _with_usage_once(self, directory: OpenDirectory, row: AnyRow) -> AnyRow:
         """The row, without its usage where that was recorded apart."""
         if row.metadata.usage is None or not self._usage.has(directory, row.id):
             return row

@@ -263,7 +263,7 @@ class _Conversation:
         known = None if sequence is None else self._rows.get(sequence)
         if known is None:
             raise self.rules.not_found(row, sequence)
-        return self._replace(known, row)
+        return self._replace(known, self._with_usage_once(row))
 
     def truncate(self, after: int | None) -> int:
         last = _NO_SEQUENCE if after is None else after
@@ -462,7 +462,7 @@ class _Conversation:
         if isinstance(row, AssistantRow) and row.metadata.usage is not None:
             self.usage.setdefault(row.id, UsageEntry.of_partial(row, row.metadata.usage))
 
-    def _with_usage_once(self, row: AssistantRow) -> AssistantRow:
+    def _with_usage_once(self, row: AnyRow) -> AnyRow:
         if row.metadata.usage is None or row.id not in self.usage:
             return row
         return with_metadata(row, usage=None)

@@ -150,7 +150,7 @@ class HistoryStore(Protocol):
 
     def update(self, workspace_id: str, row: AnyRow) -> Effect[AnyRow, HistoryError]:
         """Replace, durably, the row that has this row's sequence. Gives the row as stored: fields
-        of a newer version and the mark of a boundary stay.
+        of a newer version and the mark of a boundary stay, usage that is kept apart is left out.
 
         Fails with "not_found", "sequence_taken" (by another message), "empty_row".
         """

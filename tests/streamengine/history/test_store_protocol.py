@@ -828,6 +828,23 @@ async def test_usage_is_on_the_row_or_apart_never_both(
 
 
 @pytest.mark.spec("P16")
+async def test_an_update_brings_no_usage_that_is_kept_apart(
+    backend: Backend, history: HistoryStore
+) -> None:
+    sequence = await begin(history, "a1", "x")
+    await history.commit_partial(WORKSPACE)
+    assert await history.record_usage(WORKSPACE, "a1", USAGE, model=None, source="abort")
+    row = assistant("a1", "x, and y", historySequence=sequence, usage=USAGE.to_mapping())
+
+    stored = await history.update(WORKSPACE, row)
+
+    assert stored.metadata.usage is None
+    for store in (history, await backend.history()):
+        assert [row.metadata.usage for row in await store.read(WORKSPACE)] == [None]
+        assert [e.message_id for e in await store.read_usage(WORKSPACE)] == ["a1"]
+
+
+@pytest.mark.spec("P16")
 @pytest.mark.parametrize("text", ["said", " "])
 async def test_the_usage_of_a_partial_survives_its_commit_once(
     history: HistoryStore, text: str

@@ -89,11 +89,11 @@ class SqlWorkspace:
         known = None if sequence is None else self._with_sequence(db, sequence)
         if known is None:
             raise self.rules.not_found(row, sequence)
-        return self._replace(db, known, row)
+        return self._replace(db, known, self._with_usage_once(db, row))
 
     def truncate(self, db: Connection, after: int | None) -> int:
         last = -1 if after is None else after
-        partial = (self.read_partial(db)).row
+        partial = self.read_partial(db).row
         if partial is not None and lies_behind(partial, last):
             self._keep_usage(db, partial)
             self.delete_partial(db)
@@ -350,7 +350,7 @@ class SqlWorkspace:
         )
         return db.scalar(kept) is not None
 
-    def _with_usage_once(self, db: Connection, row: AssistantRow) -> AssistantRow:
+    def _with_usage_once(self, db: Connection, row: AnyRow) -> AnyRow:
         if row.metadata.usage is None or not self._has_usage(db, row.id):
             return row
         return with_metadata(row, usage=None)
