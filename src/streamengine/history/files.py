@@ -462,7 +462,11 @@ class WorkspaceFiles:
         return greatest
 
     def _check_not_stale(self, directory: OpenDirectory, row: Row, sequence: int) -> None:
-        """A sequence given with a row is new, or the one that is kept for just this message."""
+        """A sequence given with a row is new, or the one that is kept for just this message, whose
+        row was not archived meanwhile.
+        """
+        if self._archive.log.index(directory).with_sequence(sequence) is not None:
+            raise self._rules.sealed(row, sequence)
         if self._reserved.get(row.id) == sequence:
             return
         note = self._partial.note(directory)

@@ -304,6 +304,8 @@ class _Conversation:
         if sequence is None:
             sequence = self._next_sequence()
             row = with_metadata(row, history_sequence=sequence)
+        elif sequence in self.archived:
+            raise self.rules.sealed(row, sequence)
         elif not self._is_kept_for(row, sequence) and sequence <= self._greatest_sequence:
             raise self.rules.stale(row, sequence, self._greatest_sequence)
         self._check_json(row)

@@ -161,6 +161,14 @@ class Rules:
             "Leave the sequence out, or reserve one.",
         )
 
+    def sealed(self, row: Row, sequence: int) -> HistoryError:
+        return HistoryError(
+            "stale_sequence",
+            self.rows_at,
+            f"message {row.id} came with sequence {sequence}, which an archived row has",
+            "What was archived is sealed: store nothing more of that message.",
+        )
+
     def not_found(self, row: Row, sequence: int | None) -> HistoryError:
         return HistoryError(
             "not_found",

@@ -917,6 +917,27 @@ async def test_rows_before_the_boundary_can_be_archived(
         assert (await refused(store.update(WORKSPACE, sealed))).kind == "not_found"
 
 
+@pytest.mark.spec("P5", "P13")
+async def test_no_row_comes_under_the_sequence_of_an_archived_one(
+    backend: Backend, history: HistoryStore
+) -> None:
+    """Its answer was committed and archived while its stream still held the reservation."""
+    sequence = await begin(history, "a1", "half")
+    await history.commit_partial(WORKSPACE)
+    await history.append_user(WORKSPACE, user("u1", compactionBoundary=True))
+    await history.archive(WORKSPACE)
+
+    error = await refused(
+        history.finalize(WORKSPACE, assistant("a1", "half and whole", historySequence=sequence))
+    )
+
+    assert error.kind == "stale_sequence"
+    assert "archived" in str(error)
+    for store in (history, await backend.history()):
+        assert await ids(store) == ["u1"]
+        assert [row.id for row in await store.read_archive(WORKSPACE)] == ["a1"]
+
+
 async def test_a_workspace_can_be_archived_again_and_again(history: HistoryStore) -> None:
     for number in range(3):
         await history.append_user(WORKSPACE, user(f"b{number}", compactionBoundary=True))

@@ -147,6 +147,11 @@ class SqlWorkspace:
         return max((sequence for sequence in taken if sequence is not None), default=-1)
 
     def _check_not_stale(self, db: Connection, row: Row, sequence: int) -> None:
+        sealed = select(_rows.c.number).where(
+            self._of(_rows), _rows.c.is_archived, _rows.c.sequence == sequence
+        )
+        if db.scalar(sealed) is not None:
+            raise self.rules.sealed(row, sequence)
         if self.reserved.get(row.id) == sequence:
             return
         if (row.id, sequence) == self._partial_key(db):
