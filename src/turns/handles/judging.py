@@ -154,7 +154,8 @@ class Judging:
         if event.message_id in record.deferred_message_ids:
             return
         live.deferred = event
-        if not self._goes_on(live, event.message_id):
+        # As it was said then: by now its runner may be done, and what came after it is judged next.
+        if event.message_id not in live.goes_on_after and not self._goes_on(live, event.message_id):
             await self._look_again(live, record)
             return
 
@@ -191,7 +192,10 @@ class Judging:
 
     async def _on_own_error(self, live: LiveTurn, record: TurnRecord, event: ErrorEvent) -> None:
         live.last_error = event
-        more = self._continuations.is_pending(live.turn_id, event.message_id)
+        # A runner may hear of it only after the manager: then it says so by now.
+        more = event.message_id in live.goes_on_after or self._continuations.is_pending(
+            live.turn_id, event.message_id
+        )
         if more or (
             is_retryable(event.error_type) and self._liveness.is_retrying(live.workspace_id)
         ):

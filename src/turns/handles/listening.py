@@ -67,9 +67,13 @@ class Listening:
         record = None if active is None else self._book.find(active.handle_id)
         if active is None or record is None:
             return
-        if not isinstance(event, StreamStartEvent):
-            active.streams.discard(event.message_id)
-            if self._continuations.is_taken(active.turn_id, event.message_id):
-                active.taken = event.message_id
-        elif correlates(record, event.workspace_id, event.correlation):
-            active.streams.add(event.message_id)
+        is_own = correlates(record, event.workspace_id, event.correlation)
+        if isinstance(event, StreamStartEvent):
+            if is_own:
+                active.streams.add(event.message_id)
+            return
+        active.streams.discard(event.message_id)
+        if is_own and self._continuations.is_pending(active.turn_id, event.message_id):
+            active.goes_on_after.add(event.message_id)
+        elif is_own and self._continuations.is_taken(active.turn_id, event.message_id):
+            active.taken = event.message_id

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 import fibers as fb
 from fibers import Effect
-from streamengine import StreamEngine, StreamRequest
+from streamengine import StreamEngine, StreamError, StreamRequest
 from streamengine.model import Finish, RowMetadata, StreamEndEvent
 from tests.streamengine.engine.kit import (
     FINISH,
@@ -751,3 +751,61 @@ async def test_a_continuation_whose_mark_can_t_be_written_is_closed_as_a_failure
     assert (record.status, record.cause) == ("error", "creation-admission-failure")
     assert "no room is left" in (record.error or "")
     assert ends == ["errored"]
+
+
+# ---- a disk that is slow to store where the turn stands
+
+
+@pytest.mark.spec("T4", "T9")
+@pytest.mark.parametrize("last", ["fails", "completes"])
+async def test_an_end_with_more_to_come_is_that_however_late_it_is_judged(
+    process: MakeProcess, last: str
+) -> None:
+    line = Line()
+    conductor = Conductor()
+    conductor.more = True
+    p = await process(TOOL_STEP, line, conductor=conductor)
+    hold = p.store.hold(lambda record: record.status == "running")
+    handle = await p.create()
+    await hold.begun.wait()
+    conductor.go_on("Go on")
+    await p.idle()
+    line.give(text("It is three."), TEXT_END, FINISH)
+    if last == "fails":
+        line.fail(StreamError("authentication", "no key"))
+    line.end()
+    conductor.end(TurnError("stream", "no key") if last == "fails" else None)
+    await p.idle()
+
+    hold.go.set()
+
+    record = await p.get(handle)
+    if last == "fails":
+        assert (record.status, record.cause) == ("error", "terminal-stream-error")
+    else:
+        assert (record.status, record.final_message) == ("completed", "It is three.")
+
+
+@pytest.mark.spec("T15", "T9")
+async def test_a_failure_that_was_tried_again_is_that_however_late_it_is_judged(
+    process: MakeProcess,
+) -> None:
+    broken = Line()
+    broken.fail(StreamError("network", "gone"))
+    conductor = Conductor()
+    conductor.more = True
+    p = await process(broken, WHOLE, conductor=conductor)
+    hold = p.store.hold(lambda record: record.status == "running")
+    handle = await p.create()
+    waiter = p.waiting(handle)
+    await hold.begun.wait()
+    conductor.go_on("Again")
+    conductor.end()
+    await p.idle()
+
+    hold.go.set()
+    await p.idle()
+
+    exit_ = waiter.poll()
+    assert isinstance(exit_, fb.Success)
+    assert exit_.unwrap().status == "completed"
