@@ -323,10 +323,11 @@ class _Closing(Frame):
         self, close: CloseOp, fiber: FiberCore, entries: list[FiberCore | _Finalizer]
     ) -> None:
         self.close = close
-        self.why = Interrupt(fiber.id, close.scope._reason)
+        closer = waiting.closer_of(fiber)
+        self.why = Interrupt(closer.id, close.scope._reason)
         # The closer is no target of its own close. Those that wait for it are signalled and not
         # awaited (SO6); who they are is asked when the close gets to them.
-        self.entries = [e for e in entries if e is not fiber]
+        self.entries = [e for e in entries if e is not fiber and e is not closer]
         self.cause: Cause[Any] = Cause(())
 
     def finish(self, fiber: FiberCore) -> Any:
@@ -361,7 +362,9 @@ class _SequentialClose(_Closing):
                     if entry._state == ENDED:
                         continue
                     fiber._stack.append(self)
-                    fiber._next = EndFibers([entry], self.why, leads_to=waiting.leads_to)
+                    fiber._next = EndFibers(
+                        [entry], self.why, leads_to=waiting.leads_to_close_by(fiber)
+                    )
                     return NEXT
                 fiber._stack.append(self)
                 fiber._next = _RunFinalizerOp(entry.f, self.close.given)
@@ -418,6 +421,7 @@ class _ParallelClose(_Closing, Node):
                 else:
                     target = fiber._spawn(_RunFinalizerOp(entry.f, self.close.given), 1, None)
                     target._seen = True  # its failure is the close's
+                    target._own_rare().closer = waiting.closer_of(fiber)
                     self.callbacks.append(target)
                     if shallow:
                         target._drive()
@@ -427,14 +431,18 @@ class _ParallelClose(_Closing, Node):
                 return SWITCH
             members = [e for e in self.entries if isinstance(e, FiberCore)]
             fiber._stack.append(self)
-            fiber._next = WaitForEnds(members + self.callbacks, leads_to=waiting.leads_to)
+            fiber._next = WaitForEnds(
+                members + self.callbacks, leads_to=waiting.leads_to_close_by(fiber)
+            )
             return NEXT
         finally:
             del self, fiber, entry, target, queue  # see FiberCore._drive
 
     def _val(self, fiber: FiberCore, value: Any) -> Any:
         for callback in self.callbacks:
-            if not callback._ok:
+            if callback._state != ENDED:
+                callback._seen = False  # it waits for the closer: nobody will hear of its failure
+            elif not callback._ok:
                 self.cause = self.cause.combine(callback._result)
         return self.finish(fiber)
 

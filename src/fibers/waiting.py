@@ -27,6 +27,22 @@ def leads_to(start: FiberCore, closer: FiberCore) -> bool:
     return _reaches(start, closer, _next_after)
 
 
+def closer_of(fiber: FiberCore) -> FiberCore:
+    """In whose name ``fiber`` closes. Finalizers of a parallel close run in fibers of their own:
+    whatever these close, the fiber that closes is still the one that called.
+    """
+    closer: FiberCore | None = fiber._rare.closer
+    return fiber if closer is None else closer
+
+
+def leads_to_close_by(fiber: FiberCore) -> Callable[[FiberCore, FiberCore], bool]:
+    """``leads_to`` for a close that ``fiber`` runs, in its own name or another's."""
+    closer = closer_of(fiber)
+    if closer is fiber:
+        return leads_to
+    return lambda start, at: leads_to(start, at) or leads_to(start, closer)
+
+
 def waits_for(start: FiberCore, asker: FiberCore) -> bool:
     """Does ``start`` wait for ``asker``? Then ``asker`` must not wait for ``start`` (PD9).
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import weakref
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Literal, Never
 
 import pytest
 
@@ -92,6 +92,25 @@ async def test_a_finished_fiber_goes_with_its_last_reference() -> None:
         gone = weakref.ref(fiber)
         del fiber
 
+        assert gone() is None
+
+
+@pytest.mark.spec("PD13", "SO6")
+@pytest.mark.parametrize("strategy", ["sequential", "parallel"])
+async def test_a_fiber_that_a_close_has_awaited_goes_with_its_last_reference(
+    strategy: Literal["sequential", "parallel"],
+) -> None:
+    """Its finalizer takes a turn, so that the close waits; they forget each other."""
+    with collector_off():
+        scope = Scope(strategy)
+        fiber = scope.fork(endless().ensuring(Effect.yield_now()), start_immediately=True)
+        await scope.close()
+        await turns()
+        gone = weakref.ref(fiber)
+        ended = fiber.done()
+        del fiber
+
+        assert ended
         assert gone() is None
 
 

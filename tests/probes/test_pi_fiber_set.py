@@ -123,6 +123,35 @@ async def test_close_interrupts_all_members_in_the_name_of_the_closing_fiber(
     assert [fiber.poll() for fiber in fibers] == [expected] * 3
 
 
+@pytest.mark.spec("PI7", "SO6")
+async def test_a_parallel_close_interrupts_all_members_in_the_name_of_the_closing_fiber(
+    rt: fb.Runtime,
+) -> None:
+    """Though its finalizers, the close of the set among them, run in fibers of their own."""
+    scope = Scope("parallel")
+    members = await make_in(rt, scope, FiberSet.make())
+    fiber = await rt.run(members.run(Effect.never()))
+
+    closer = rt.run_fork(scope.close())
+    await closer
+
+    assert fiber.poll() == interrupted(closer.id, reason="scope closed")
+
+
+@pytest.mark.spec("PI7", "SO6")
+async def test_a_member_that_closes_the_parallel_scope_of_its_set_goes_on(
+    rt: fb.Runtime, clock: TestClock
+) -> None:
+    """As the member of a set in a sequential scope does."""
+    scope = Scope("parallel")
+    members = await make_in(rt, scope, FiberSet.make())
+
+    closer = await rt.run(members.run(later(1, scope.close())))
+    await pass_time(rt, clock)
+
+    assert peek(closer) == "ok(None)"
+
+
 @pytest.mark.spec("PI7")
 async def test_close_signals_all_members_before_it_waits_for_all(
     rt: fb.Runtime, clock: TestClock, scope: Scope, members: FiberSet

@@ -31,6 +31,7 @@ from tests.probes.kit_e import (
     show,
     slow,
 )
+from tests.probes.kit_f import unhandled_failures
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -914,3 +915,85 @@ async def test_a_member_that_joins_the_closer_among_others_is_not_awaited(
 
     assert log == ["close returned", "joined"]
     assert fiber.poll() == interrupted(closer.id, reason="scope closed")
+
+
+# ---- parallel closes, whose finalizers run in fibers of their own
+
+
+@pytest.mark.spec("SO6", "SO5", "FO6")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_fiber_of_a_child_scope_that_closes_the_parent_is_left_out(
+    rt: fb.Runtime, clock: TestClock, strategy: Strategy
+) -> None:
+    """As of its own scope: the close of the child ends all but the closer, and then returns."""
+    log: list[str] = []
+    scope = Scope(strategy)
+    child = scope.fork_scope()
+    await add(rt, child, slow(log, "1"))
+    await rt.run(Effect.never().ensuring(slow(log, "2")).fork_in(child, start_immediately=True))
+    work = scope.close().flat_map(lambda _: say(log, "after close")).map(lambda _: 5)
+
+    fiber = await rt.run(work.fork_in(child))
+    await pass_time(rt, clock)
+
+    assert fiber.poll() == Success(5)
+    assert log == ["start2", "end2", "start1", "end1", "after close"]
+
+
+@pytest.mark.spec("SO6", "SO5")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_child_may_close_the_parent_of_the_scope_that_its_own_parent_was_forked_in(
+    rt: fb.Runtime, clock: TestClock, strategy: Strategy
+) -> None:
+    """The parent waits for the closer: signalled, not awaited, and the rest of its scope ends."""
+    log: list[str] = []
+    scope = Scope(strategy)
+    child_scope = scope.fork_scope()
+    await add(rt, child_scope, say(log, "finalizer"))
+
+    @fb.effect
+    async def parent() -> None:
+        child = await closing(scope, log).fork_child()
+        await child.join()
+
+    fiber = await rt.run(parent().fork_in(child_scope))
+    await pass_time(rt, clock)
+
+    assert cause_of(fiber.poll()).has_interrupts_only
+    assert log == ["finalizer", "close returned"]
+
+
+@pytest.mark.spec("SO6", "PD20", "FO12")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_close_interrupts_the_fibers_of_child_scopes_as_itself(
+    rt: fb.Runtime, strategy: Strategy
+) -> None:
+    """Not as some fiber that the reader of a cause has never heard of."""
+    scope = Scope(strategy)
+    inner = scope.fork_scope("parallel").fork_scope()
+    fiber = await rt.run(Effect.never().fork_in(inner))
+
+    closer = rt.run_fork(scope.close())
+    await rt.run(closer.join())
+
+    assert fiber.poll() == interrupted(closer.id, reason="scope closed")
+
+
+@pytest.mark.spec("SO6", "SO4", "PD8")
+async def test_a_finalizer_of_a_parallel_close_that_waits_for_the_closer_is_not_awaited(
+    rt: fb.Runtime, clock: TestClock
+) -> None:
+    """The close returns without its outcome; what it fails with later is told of."""
+    log: list[str] = []
+    scope = Scope("parallel")
+    boom = Defect("late")
+    closer = rt.run_fork(fb.sleep(1).flat_map(lambda _: closing(scope, log)).map(lambda _: 5))
+    await add(rt, scope, say(log, "other"))
+    await add(rt, scope, closer.exit().flat_map(lambda _: Effect.die(boom)))
+
+    with unhandled_failures() as unhandled:
+        await pass_time(rt, clock)
+
+    assert closer.poll() == Success(5)
+    assert log == ["other", "close returned"]
+    assert [cause.defects for _, cause in unhandled] == [(boom,)]

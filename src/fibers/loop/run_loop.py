@@ -344,8 +344,6 @@ class FiberCore(WithBodies):
                 self._face._part(self)
             else:
                 self._face._fiber = None
-        if self._rare.groups is not None:
-            self._rare.groups = None
         self._let_go()
         owner = self._owner
         if owner is not None:

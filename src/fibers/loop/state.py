@@ -48,11 +48,24 @@ class Undo(Protocol):
 class Rare:
     """What hardly any fiber has, in one slot: all others share the one that says "nothing"."""
 
-    __slots__ = ("asked", "closing", "cut", "groups", "name", "region", "task", "undo", "unheard")
+    __slots__ = (
+        "asked",
+        "closer",
+        "closing",
+        "cut",
+        "groups",
+        "name",
+        "region",
+        "task",
+        "undo",
+        "unheard",
+    )
 
     def __init__(self) -> None:
         # Inner tasks with cancel() requests not given back.
         self.asked: list[InnerTask] | None = None
+        # Whose close this fiber runs a finalizer of (SO6).
+        self.closer: Any = None
         # Closes that wait for this fiber.
         self.closing: tuple[EndFibers, ...] | None = None
         # Interrupted, and what its body awaits has to end first.
@@ -301,6 +314,9 @@ class FiberState(_Base):
         self._env = None  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # see above
         self._next = None
         self._cause = EMPTY
+        rare = self._rare
+        if rare is not _NOTHING_RARE:
+            rare.closer = rare.closing = rare.groups = None
         del self._face
 
     _exit_made = _exit_made  # a method, and by its own name for the twin

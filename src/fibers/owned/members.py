@@ -370,13 +370,15 @@ class _Close(Frame, Effect[None, Never]):
     def _ev(self, fiber: FiberCore) -> Any:
         members = self.members
         members._closed = True
-        told = [f for f in members._leaving if f is not fiber]
+        closer = waiting.closer_of(fiber)
+        closers = (fiber, closer)
+        told = [f for f in members._leaving if f not in closers]
         others = (f for f in members._fibers.values() if f not in members._leaving)
-        by = fiber.id if members._closes_as_closer else INTERNAL
+        by = closer.id if members._closes_as_closer else INTERNAL
         end = EndFibers(
-            [*told, *(f for f in others if f is not fiber)],
+            [*told, *(f for f in others if f not in closers)],
             Interrupt(by, SCOPE_CLOSED),
-            leads_to=waiting.leads_to,
+            leads_to=waiting.leads_to_close_by(fiber),
         )
         # Those that are leaving already are only waited for.
         end.at = len(told)
