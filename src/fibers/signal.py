@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Never, final
 from fibers.effect import Effect, make_signals_with
 from fibers.loop.protocol import FAIL, Frame
 from fibers.misplaced import check_function
+from fibers.ops.wait import CallbackOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,13 @@ _log = logging.getLogger("fibers")
 
 class AbortError(Exception):
     """The default reason of ``abort()``."""
+
+
+class _Waiting(CallbackOp, Effect[object, Never]):
+    __slots__ = ()
+
+    def _awaited(self) -> str:
+        return "the abort of a signal"
 
 
 @final
@@ -50,7 +58,7 @@ class AbortSignal:
             remove = self.add_listener(lambda reason: resume(Effect.succeed(reason)))
             return Effect.sync(remove)
 
-        return Effect.callback(register)
+        return _Waiting(register)
 
     def add_listener(self, f: Callable[[object], None]) -> Callable[[], None]:
         """Call ``f(reason)`` at the abort, or now if it has happened. Gives a function that stops

@@ -68,11 +68,22 @@ def empty_queue() -> Queue[int]:
     return Queue.unbounded()
 
 
+def lent_out() -> Effect[Any]:
+    """The second of two that want the only item of a pool."""
+
+    def second(pool: Pool[int, Any]) -> Effect[int]:
+        return pool.get().flat_map(lambda _: fb.scoped(pool.get()))
+
+    return fb.scoped(Pool.make(Effect.succeed(1), size=1).flat_map(second))
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: fb.sleep(60), "sleep(60)"),
         (lambda: Effect.callback(lambda _: None), "callback"),
+        (lambda: fb.AbortController().signal.wait(), "the abort of a signal"),
+        (lambda: lent_out(), "an item of <Pool of 1, 0 available, 1 waiting>"),
         (lambda: Deferred[int]().await_(), "a Deferred"),
         (lambda: Latch().await_(), "<Latch closed, 1 waiting>"),
         (lambda: full_queue().offer(1), "room in <Queue"),
@@ -89,6 +100,8 @@ def empty_queue() -> Queue[int]:
     ids=[
         "sleep",
         "callback",
+        "signal",
+        "pool",
         "deferred",
         "latch",
         "queue",

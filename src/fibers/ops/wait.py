@@ -45,9 +45,10 @@ class NeverOp(Node):
 class _Pending(Wait, Frame):
     """One evaluation of Effect.callback: the first resume wins; later ones are ignored (PR6)."""
 
-    __slots__ = ("cleanup", "fiber", "given")
+    __slots__ = ("cleanup", "fiber", "given", "op")
 
-    def __init__(self, fiber: FiberCore) -> None:
+    def __init__(self, fiber: FiberCore, op: CallbackOp) -> None:
+        self.op = op
         # None when it is over: who keeps ``resume`` keeps the fiber no longer (PD13).
         self.fiber: FiberCore | None = fiber
         self.cleanup: Any = None
@@ -73,7 +74,7 @@ class _Pending(Wait, Frame):
         return FAIL
 
     def _label(self) -> str:
-        return "callback"
+        return self.op._awaited()
 
 
 class _Outcome(Node):
@@ -95,7 +96,7 @@ class CallbackOp(Node):
         self.register: Callable[[Callable[[Any], None]], Any] = register
 
     def _ev(self, fiber: FiberCore) -> Any:
-        pending = _Pending(fiber)
+        pending = _Pending(fiber, self)
         try:
             cleanup = self.register(pending.resume)
         except BaseException:
@@ -107,6 +108,10 @@ class CallbackOp(Node):
         pending.cleanup = cleanup
         fiber._stack.append(pending)
         return fiber._suspend(pending)
+
+    def _awaited(self) -> str:
+        """What the callback will tell of, in a few words for dumps."""
+        return "callback"
 
 
 # ---------------------------------------------------------------------------- other fibers

@@ -15,6 +15,7 @@ from fibers.effect import Effect, _Access, _Provide
 from fibers.exit import succeeded
 from fibers.misplaced import check_effect, check_function
 from fibers.ops.flight import SCOPE_KEY, shared_env
+from fibers.ops.wait import CallbackOp
 from fibers.owned.members import INTERNAL
 from fibers.scope import Scope, current_scope
 from fibers.sync.checks import checked_count
@@ -67,6 +68,17 @@ class _Waiter:
     def __init__(self, resume: Callable[[Exit[_Item, Any] | Effect[_Item, Any]], None]) -> None:
         self.resume = resume
         self.item: _Item | None = None
+
+
+class _Waiting(CallbackOp, Effect[_Item, Any]):
+    __slots__ = ("pool",)
+
+    def __init__(self, pool: Pool[Any, Any]) -> None:
+        super().__init__(pool._wait)
+        self.pool = pool
+
+    def _awaited(self) -> str:
+        return f"an item of {self.pool!r}"
 
 
 @final
@@ -256,7 +268,7 @@ class Pool(OneLoop, Generic[A, E]):
                 return Effect.interrupt()
             item = next(iter(self._available), None)
             if item is None:
-                return cast("Effect[_Item, E]", restore(Effect.callback(self._wait)))
+                return cast("Effect[_Item, E]", restore(_Waiting(self)))
             item.stop_timer()
             self._count_in(item)
             return Effect.succeed(item)
