@@ -154,8 +154,7 @@ class Judging:
         if event.message_id in record.deferred_message_ids:
             return
         live.deferred = event
-        # As it was said then: by now its runner may be done, and what came after it is judged next.
-        if event.message_id not in live.goes_on_after and not self._goes_on(live, event.message_id):
+        if not self._went_on(live, event) and not self._goes_on(live, event.message_id):
             await self._look_again(live, record)
             return
 
@@ -166,6 +165,12 @@ class Judging:
             return record.changed(deferred_message_ids=ids)
 
         await self._book.change(record.handle_id, deferred)
+
+    def _went_on(self, live: LiveTurn, event: StreamEvent) -> bool:
+        """Whether there was more to come when it ended, or another stream has begun since. By now
+        that may be over, too: it is judged next.
+        """
+        return event.message_id in live.goes_on_after or _was_followed(live, event)
 
     def _goes_on(self, live: LiveTurn, message_id: str) -> bool:
         """Whether the turn itself has more to come after that stream."""
@@ -193,7 +198,7 @@ class Judging:
     async def _on_own_error(self, live: LiveTurn, record: TurnRecord, event: ErrorEvent) -> None:
         live.last_error = event
         # A runner may hear of it only after the manager: then it says so by now.
-        more = event.message_id in live.goes_on_after or self._continuations.is_pending(
+        more = self._went_on(live, event) or self._continuations.is_pending(
             live.turn_id, event.message_id
         )
         if more or (
@@ -291,9 +296,14 @@ class Judging:
     async def _on_runner_ended(
         self, live: LiveTurn, record: TurnRecord, exit_: Exit[None, TurnError]
     ) -> None:
-        if live.streams or self._liveness.is_retrying(live.workspace_id):
-            return  # their ends settle it
         failed = live.last_error
+        last = failed or live.deferred
+        if (
+            live.streams
+            or (last is not None and _was_followed(live, last))
+            or self._liveness.is_retrying(live.workspace_id)
+        ):
+            return  # their ends settle it
         if isinstance(exit_, fb.Success):
             if live.deferred is not None:
                 await self._look_again(live, record)
@@ -335,10 +345,15 @@ class Judging:
         waiting = live.deferred
         if (
             waiting is not None
+            and not _was_followed(live, waiting)
             and not self._goes_on(live, waiting.message_id)
             and not self._book.has_active_descendants(record)
         ):
             await self._settle_by(record, waiting, is_taken=live.taken == waiting.message_id)
+
+
+def _was_followed(live: LiveTurn, event: StreamEvent) -> bool:
+    return live.last_begun not in (None, event.message_id)
 
 
 def _is_own(record: TurnRecord, event: StreamEvent) -> bool:

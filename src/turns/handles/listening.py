@@ -71,6 +71,7 @@ class Listening:
         if isinstance(event, StreamStartEvent):
             if is_own:
                 active.streams.add(event.message_id)
+                active.last_begun = event.message_id
             return
         active.streams.discard(event.message_id)
         if is_own and self._continuations.is_pending(active.turn_id, event.message_id):

@@ -46,6 +46,8 @@ class LiveTurn:
     """A stream of it failed, and it goes on all the same."""
     deferred: StreamEndEvent | None = None
     """The last end of a stream of it, where that waits for something."""
+    last_begun: str | None = None
+    """Message id of its last stream that this process has heard begin."""
     goes_on_after: set[str] = field(default_factory=set[str])
     """Message ids of those that ended with more to come, as its runner said at that moment."""
     taken: str | None = None

@@ -809,3 +809,26 @@ async def test_a_failure_that_was_tried_again_is_that_however_late_it_is_judged(
     exit_ = waiter.poll()
     assert isinstance(exit_, fb.Success)
     assert exit_.unwrap().status == "completed"
+
+
+@pytest.mark.spec("T15", "T9")
+async def test_a_failure_that_another_answer_has_followed_is_not_the_last(
+    process: MakeProcess,
+) -> None:
+    """Tried again by the engine's retries, and done before the failure is judged."""
+    broken = Line()
+    broken.fail(StreamError("network", "gone"))
+    p = await process(broken, WHOLE, retrying=True)
+    hold = p.store.hold(lambda record: record.status == "running")
+    handle = await p.create()
+    waiter = p.waiting(handle)
+    await hold.begun.wait()
+    await p.desk.pass_time(2)
+    assert len(p.desk.provider.calls) == 2
+
+    hold.go.set()
+    await p.idle()
+
+    exit_ = waiter.poll()
+    assert isinstance(exit_, fb.Success)
+    assert exit_.unwrap().status == "completed"
