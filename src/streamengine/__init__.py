@@ -9,6 +9,7 @@ from .events.spine import EventSpine
 from .history.store import FileHistory, HistoryStore
 from .model.errors import HistoryError, SendError, StreamError
 from .model.events import Event
+from .model.parts import ProviderPart
 from .model.request import Completion, StreamRequest
 from .model.tools import ToolSpec
 from .options import EngineOptions, StartOptions, Steps
@@ -26,6 +27,7 @@ __all__ = [
     "HistoryStore",
     "LateUsage",
     "Provider",
+    "ProviderPart",
     "SendError",
     "StartOptions",
     "Steps",
