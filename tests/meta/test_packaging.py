@@ -75,7 +75,7 @@ def _names(wheel: Path) -> set[str]:
 
 def _files(tree: Path, below: Iterable[str]) -> set[str]:
     """Names relative to the tree, without what a run or a build has left."""
-    left = ("__pycache__", ".so", ".pyc")
+    left = ("__pycache__", ".so", ".pyc", "node_modules")
     paths = (path for name in below for path in (tree / name).rglob("*") if path.is_file())
     names = (path.relative_to(tree).as_posix() for path in paths)
     return {name for name in names if not any(each in name for each in left)}
