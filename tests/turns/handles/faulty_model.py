@@ -261,7 +261,7 @@ class FaultyTurns(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.answers.lines))
     @rule(
         data=st.data(),
-        how=st.sampled_from(["is refused", "fails", "breaks", "is cut"]),
+        how=st.sampled_from(["fails", "fails", "is refused", "breaks", "is cut"]),
         storm=storms,
     )
     def a_stream_fails(self, data: st.DataObject, how: str, storm: Storm | None) -> None:
@@ -278,10 +278,17 @@ class FaultyTurns(RuleBasedStateMachine):
                 case _:
                     line.give(text("Al"), TEXT_END, Finish(finish_reason="length"))
 
-        self._over(data, fail)
+        is_sound = self.failing_steps <= 0 and storm is None
+        handle_id, was_live = self._over(data, fail)
+        if how == "fails" and was_live and is_sound:
+            assert self.records()[handle_id].is_started, "it did not wait for its next try (T15)"
 
-    def _over(self, data: st.DataObject, say: Callable[[Line], None]) -> None:
-        line = self.answers.lines.pop(data.draw(st.sampled_from(list(self.answers.lines))))
+    def _over(self, data: st.DataObject, say: Callable[[Line], None]) -> tuple[str, bool]:
+        """The handle of the stream, and whether it ran until then."""
+        handle_id = data.draw(st.sampled_from(list(self.answers.lines)))
+        line = self.answers.lines.pop(handle_id)
+        known = self.records().get(handle_id)
+        was_live = known is not None and known.is_started and not line.is_closed
 
         def over() -> None:
             say(line)
@@ -289,6 +296,7 @@ class FaultyTurns(RuleBasedStateMachine):
 
         self.inside(over)
         self._step()
+        return handle_id, was_live
 
     @rule(
         workspace_id=workspaces,
