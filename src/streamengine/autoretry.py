@@ -64,6 +64,8 @@ class AutoRetry(Occupant):
     which it is False are passed over in looking for an unanswered one. ``tried_elsewhere``: of a
     running process, the failures that somebody else deals with; after a restart nobody does.
     ``is_over``: whether nobody waits any more for the answer that was interrupted; its last row.
+
+    A retry has no tools to give: the engine's ``EngineOptions.for_resumed`` has.
     """
 
     name = "autoretry"
