@@ -29,6 +29,7 @@ from fibers.ops.clock import CLOCK_KEY
 from fibers.root import DEFAULT_ENV, new_fiber
 from fibers.services import RuntimeServices, disposed
 from fibers.threads import BoundedThreads
+from fibers.waiting import EndOfFiber
 
 if TYPE_CHECKING:
     from fibers.clock import Clock
@@ -54,19 +55,6 @@ _MISSING: Any = object()
 # ---------------------------------------------------------------------------- in a plain task
 
 
-class _Release(Observer):
-    """Wakes a plain task when a fiber has ended."""
-
-    __slots__ = ("waiter",)
-
-    def __init__(self, waiter: asyncio.Future[None]) -> None:
-        self.waiter = waiter
-
-    def _fiber_done(self, fiber: FiberCore) -> None:
-        if not self.waiter.done():
-            self.waiter.set_result(None)
-
-
 def _wait_for_end(fiber: FiberCore, *, here: bool = False) -> Generator[Any, Any, None]:
     """Wait in a plain task. A cancellation of the task interrupts the fiber, waits for its
     finalizers, and is then raised in the task: never swallowed (PD12). ``here``: the fiber runs in
@@ -76,9 +64,8 @@ def _wait_for_end(fiber: FiberCore, *, here: bool = False) -> Generator[Any, Any
     assert loop is not None
     cancelled: asyncio.CancelledError | None = None
     while fiber._state != ENDED:
-        waiter: asyncio.Future[None] = loop.create_future()
-        release = _Release(waiter)
-        fiber._watch(release)
+        waiter = EndOfFiber(fiber)
+        fiber._watch(waiter)
         try:
             yield from waiter
         except asyncio.CancelledError as exc:
@@ -90,8 +77,8 @@ def _wait_for_end(fiber: FiberCore, *, here: bool = False) -> Generator[Any, Any
             fiber._interrupt_here(Interrupt(None, "task closed"), here=here)
             raise
         finally:
-            fiber._unwatch(release)
-            del waiter, release
+            fiber._unwatch(waiter)
+            del waiter
     if cancelled is not None:
         if not fiber._ok and fiber._result.has_interrupts_only:
             fiber._seen = True
@@ -259,12 +246,11 @@ async def end_the_rest(
     loop = asyncio.get_running_loop()
     until = loop.time() + bound_seconds
     while queue.live and loop.time() < until:
-        waiter: asyncio.Future[None] = loop.create_future()
-        release = _Release(waiter)
         last = next(reversed(queue.live))
-        last._watch(release)
+        waiter = EndOfFiber(last)
+        last._watch(waiter)
         await asyncio.wait([waiter], timeout=until - loop.time())
-        last._unwatch(release)
+        last._unwatch(waiter)
     if queue.live:
         lines = [f"run: {len(queue.live)} fiber(s) still alive after {bound_seconds:g} s, left:"]
         lines += ["  " + describe(fiber) for fiber in islice(queue.live, LEFT_TOLD_FIBERS)]
@@ -422,7 +408,7 @@ class Runtime(Generic[L_co]):
         self._services = RuntimeServices(layer, env, what="Runtime", name="runtime")
         self._scope = self._services.fibers
 
-    def _fork(self, eff: Effect[A, E], site: Any) -> Fiber[A, E | L_co]:
+    def _fork(self, eff: Effect[A, E], site: Any, task: Any = None) -> Fiber[A, E | L_co]:
         if self._scope._is_closed:
             # Nobody's: an owner that has ended would report it before the caller could look.
             refused = new_fiber(cast("Effect[A, E]", disposed()), site=site)
@@ -431,6 +417,8 @@ class Runtime(Generic[L_co]):
         fiber = new_fiber(self._services.around(eff), env=self._services.env, site=site)
         # The owner before the start: it reports the failure of one that ends at once (PD8).
         fiber._owner = self._scope
+        if task is not None:
+            fiber._task = task
         fiber._drive()
         fiber.run_in(self._scope)
         try:
@@ -441,16 +429,24 @@ class Runtime(Generic[L_co]):
     async def run(self, eff: Effect[A, E]) -> A:
         """Its value, or its error itself. A cancellation of the caller interrupts it."""
         check_effect(eff, "Runtime.run")
-        fiber = self._fork(eff, None)
-        await _Ended(fiber)
+        fiber = await self._run(eff)
         return value_or_raise(fiber)
 
     async def run_exit(self, eff: Effect[A, E]) -> Exit[A, E | L_co]:
         """How it ended, as a value."""
         check_effect(eff, "Runtime.run_exit")
-        fiber = self._fork(eff, None)
-        await _Ended(fiber)
+        fiber = await self._run(eff)
         return cast("Exit[A, E | L_co]", fiber.poll())
+
+    async def _run(self, eff: Effect[A, E]) -> Fiber[A, E | L_co]:
+        # Said before the start: a close in the first segment asks who waits for it (SO6).
+        fiber = self._fork(eff, None, current_fiber() or hooks.current_task())
+        try:
+            await _Ended(fiber)
+            return fiber
+        finally:
+            fiber._task = None
+            del fiber  # see FiberCore._drive
 
     def run_sync(self, eff: Effect[A, E]) -> A:
         """``fibers.run_sync`` with this runtime's services; a layer that has to wait for something

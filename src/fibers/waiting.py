@@ -8,10 +8,12 @@ decides.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, final
 
 from fibers.loop import hooks
 from fibers.loop.hosted_task import HostedTask
+from fibers.loop.observing import Observer
 from fibers.loop.protocol import Wait, WillJoin
 from fibers.loop.run_loop import FiberCore
 from fibers.loop.states import ENDED
@@ -20,11 +22,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+@final
+class EndOfFiber(asyncio.Future[None], Observer):
+    """What plain code waits on for the end of a fiber; it says which one."""
+
+    def __init__(self, fiber: FiberCore) -> None:
+        super().__init__(loop=fiber._queue.loop)
+        self.fiber = fiber
+
+    def _fiber_done(self, fiber: FiberCore) -> None:
+        if not self.done():
+            self.set_result(None)
+
+
 def leads_to(start: FiberCore, closer: FiberCore) -> bool:
     """Can ``start`` not end before ``closer`` has?"""
     if _is_awaited_by_nobody(closer) and not isinstance(closer._owner, FiberCore):
         return start is closer
-    return _reaches(start, closer, _next_after)
+    return _reaches(start, closer, _next_after, _tasks_above(closer))
+
+
+def _tasks_above(fiber: FiberCore) -> list[Any]:
+    """The plain tasks that go on only when ``fiber`` has ended: its own, if it is a root, and those
+    of the parents that supervise it. A task says so itself only once it is suspended.
+    """
+    tasks: list[Any] = []
+    at: Any = fiber
+    while isinstance(at, FiberCore):
+        if at._task is not None:
+            tasks.append(at._task)
+        at = at._owner
+    return tasks
 
 
 def closer_of(fiber: FiberCore) -> FiberCore:
@@ -51,7 +79,7 @@ def waits_for(start: FiberCore, asker: FiberCore) -> bool:
     """
     if _is_awaited_by_nobody(asker):
         return start is asker
-    return _reaches(start, asker, _awaited_by)
+    return _reaches(start, asker, _awaited_by, [] if asker._task is None else [asker._task])
 
 
 def _is_awaited_by_nobody(fiber: FiberCore) -> bool:
@@ -59,13 +87,17 @@ def _is_awaited_by_nobody(fiber: FiberCore) -> bool:
     return not fiber._observers and fiber._registered and fiber._task is None
 
 
-def _reaches(start: FiberCore, closer: FiberCore, next_after: Callable[[Any], list[Any]]) -> bool:
-    task = closer._task
+def _reaches(
+    start: FiberCore,
+    closer: FiberCore,
+    next_after: Callable[[Any], list[Any]],
+    tasks: list[Any],
+) -> bool:
     seen: set[int] = set()
     todo: list[Any] = [start]
     while todo:
         at = todo.pop()
-        if at is closer or (task is not None and at is task):
+        if at is closer or any(at is task for task in tasks):
             return True
         if id(at) in seen:
             continue
@@ -102,6 +134,8 @@ def _awaited_by(at: Any) -> list[Any]:
         return ahead
     if isinstance(at, HostedTask):
         return [at._ref()]  # its fiber may wait for an effect
+    if type(at) is EndOfFiber:
+        return [at.fiber]
     ahead = hooks.gathered_by(at)
     waited = hooks.waited_for_by(at)
     if waited is not None:

@@ -917,6 +917,72 @@ async def test_a_member_that_joins_the_closer_among_others_is_not_awaited(
     assert fiber.poll() == interrupted(closer.id, reason="scope closed")
 
 
+# ---- closers below a plain task
+
+
+def by_the_runtime(rt: fb.Runtime, close_it: Effect[None, Never]) -> Awaitable[None]:
+    return rt.run(close_it)
+
+
+def by_a_task_that_runs_it(rt: fb.Runtime, close_it: Effect[None, Never]) -> Awaitable[None]:
+    return asyncio.create_task(rt.run(close_it))
+
+
+def by_a_child_that_an_effect_of_a_task_joins(
+    _: fb.Runtime, close_it: Effect[None, Never]
+) -> Awaitable[None]:
+    @fb.effect
+    async def root() -> None:
+        child = await close_it.fork_child()
+        await child.exit()
+
+    async def task() -> None:
+        await root()
+
+    return asyncio.create_task(task())
+
+
+def by_a_child_that_an_effect_of_a_task_leaves_behind(
+    _: fb.Runtime, close_it: Effect[None, Never]
+) -> Awaitable[None]:
+    async def task() -> None:
+        await close_it.fork_child(start_immediately=True)
+
+    return asyncio.create_task(task())
+
+
+@pytest.mark.spec("SO6", "PD12")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "close_by",
+    [
+        by_the_runtime,
+        by_a_task_that_runs_it,
+        by_a_child_that_an_effect_of_a_task_joins,
+        by_a_child_that_an_effect_of_a_task_leaves_behind,
+    ],
+)
+async def test_what_a_fiber_awaits_may_close_its_scope_below_a_plain_task(
+    rt: fb.Runtime,
+    strategy: Strategy,
+    close_by: Callable[[fb.Runtime, Effect[None, Never]], Awaitable[None]],
+) -> None:
+    """From the task on the way leads through its effect, and through the children of that."""
+    log: list[str] = []
+    scope = Scope(strategy)
+
+    @fb.effect
+    async def body() -> None:
+        await close_by(rt, closing(scope, log))
+
+    fiber = await rt.run(body().fork_in(scope))
+    async with asyncio.timeout(DEADLOCKED):
+        exit = await rt.run(fiber.exit())
+
+    assert cause_of(exit).has_interrupts_only
+    assert log == ["close returned"]
+
+
 # ---- parallel closes, whose finalizers run in fibers of their own
 
 
