@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 
@@ -36,10 +37,22 @@ class BoundedThreads(ThreadPoolExecutor):
             thread.join(max(0.0, until - time.monotonic()))
         busy = [thread for thread in self._started if thread.is_alive()]
         if busy:
-            frames = sys._current_frames()
             lines = [f"{len(busy)} thread(s) still busy after {self._bound_seconds:g} s, left:"]
-            for thread in busy:
-                frame = frames.get(thread.ident or 0)
-                at = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
-                lines.append(f"  {thread.name}{at}")
+            lines.extend(f"  {line}" for line in _places_of(busy))
             print("\n".join(lines), file=sys.stderr)  # noqa: T201  # as in end_the_rest
+
+
+def threads_waited_for() -> list[str]:
+    """A line for each thread that the end of the process would wait for, and where it is."""
+    here = (threading.main_thread(), threading.current_thread())
+    return _places_of(t for t in threading.enumerate() if not t.daemon and t not in here)
+
+
+def _places_of(threads: Iterable[threading.Thread]) -> list[str]:
+    frames = sys._current_frames()
+    lines: list[str] = []
+    for thread in threads:
+        frame = frames.get(thread.ident or 0)
+        at = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+        lines.append(f"{thread.name}{at}")
+    return lines

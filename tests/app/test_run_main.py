@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
+
+import fibers as fb
+from fibers import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -341,6 +346,34 @@ fb.run_main(Effect.sync(lambda: say("ready")).flat_map(
     code, _, _ = program.end()
 
     assert code == 143
+
+
+# ---- where it can't run
+
+
+def test_inside_a_running_loop_it_says_what_to_do() -> None:
+    async def inside() -> None:
+        with pytest.raises(RuntimeError, match="inside a running event loop: await the effect"):
+            fb.run_main(Effect.succeed(1))
+
+    asyncio.run(inside())
+
+
+def test_in_a_thread_it_says_what_to_do() -> None:
+    """Python tells signals to the main thread alone."""
+    errors = list[BaseException]()
+
+    def elsewhere() -> None:
+        try:
+            fb.run_main(Effect.succeed(1))
+        except RuntimeError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+
+    assert "in another thread use run()" in str(errors[0])
 
 
 # ---- a signal, and no graceful end

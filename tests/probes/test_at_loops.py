@@ -235,6 +235,7 @@ def test_run_main_leaves_a_thread_that_does_not_stop_when_its_budget_is_over() -
 
     assert ended.returncode == 1
     assert "not ended within 200 ms: leaving" in ended.stderr
+    assert "thread asyncio_0 at " in ended.stderr, "what holds it up is no fiber"
 
 
 # ---- AT16: interrupts from another thread

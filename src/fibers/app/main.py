@@ -19,7 +19,6 @@ from fibers.cause import Cause, Interrupt
 from fibers.dump import dump_on_signal, write_dump
 from fibers.dump.emit import briefly
 from fibers.duration import Duration, checked_seconds, text_of
-from fibers.loop import hooks
 from fibers.loop.queue import queue_of
 from fibers.misplaced import check_effect
 from fibers.root import DEFAULT_ENV, new_fiber
@@ -73,7 +72,7 @@ class _Main:
     def leave(self, why: str) -> None:
         """At once, with a dump: no finalizer can hold this up."""
         try:
-            write_dump(f"{why}: leaving")
+            write_dump(f"{why}: leaving", threads=True)
             briefly(sys.stdout.flush)
         finally:
             os._exit(self.code(FAILED))
@@ -134,13 +133,17 @@ def run_main(
     The first SIGTERM or Ctrl-C interrupts ``eff``; finalizers run, then ``layer`` is released, all
     of it bounded by ``budget`` (timedelta or seconds). A second one, or the end of the budget,
     leaves at once after a dump of what is alive; SIGQUIT (Ctrl-\\) writes one and goes on. Codes:
-    0 success, 1 a Fail or Die (printed to stderr), 130 Ctrl-C, 143 SIGTERM (EX12). RuntimeError
-    inside a running loop: await the effect there. ValueError where the layer lacks a dependency.
+    0 success, 1 a Fail or Die (printed to stderr), 130 Ctrl-C, 143 SIGTERM (EX12). ValueError where
+    the layer lacks a dependency; RuntimeError inside a running loop (await the effect there) and in
+    a thread, which gets no signals.
     """
     check_no_loop("run_main")
     check_effect(eff, "run_main")
-    if hooks.running_loop() is not None:
-        raise RuntimeError("run_main() inside a running event loop: await the effect instead")
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(
+            "run_main() takes the signals of the process, which only the main thread gets: "
+            "in another thread use run()"
+        )
     main = _Main(checked_seconds(budget, "run_main's budget"))
     services = RuntimeServices(layer, DEFAULT_ENV, what="run_main", name="run_main")
     before = {n: signal.signal(n, main.on_signal) for n in (signal.SIGINT, signal.SIGTERM)}

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from fibers.dump.render import dump
+from fibers.threads import threads_waited_for
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -20,14 +21,16 @@ WRITE_SECONDS: Final = 1.0
 """For a reader of standard error that doesn't read: who leaves must not wait for it."""
 
 
-def write_dump(why: str) -> None:
-    """Write what is alive, below ``why``, to standard error. Never raises; bounded in time.
+def write_dump(why: str, *, threads: bool = False) -> None:
+    """Write what is alive, below ``why``, to standard error; with ``threads`` also those that the
+    end of the process would wait for. Never raises; bounded in time.
 
     Not through ``print``: a signal handler may run in the middle of another write, and the buffer
     refuses the second one.
     """
     try:
-        text = f"{why}\n{dump()}\n"
+        lines = [f"thread {line}" for line in threads_waited_for()] if threads else []
+        text = "\n".join([why, dump(), *lines, ""])
     except Exception as exc:  # noqa: BLE001  # the last words of a process: some are better than none
         text = f"{why}\nno dump: {type(exc).__name__}: {exc}\n"
     data = text.encode("utf-8", "backslashreplace")
