@@ -248,7 +248,7 @@ def test_a_primitive_has_no_name_of_an_effects_method(cls: type) -> None:
 
 def test_the_walk_finds_effects_and_primitives() -> None:
     """The tests above would pass on nothing."""
-    names = {cls.__name__ for cls in (*EFFECT_CLASSES, *PRIMITIVES)}
+    names = {cls.__qualname__ for cls in (*EFFECT_CLASSES, *PRIMITIVES)}
 
     assert {"Tag", "_Map", "_Close", "_Race", "_Join", "_TestSleep", "MapOp", "RaceOp"} <= names
     assert {"map", "catch", "fork_in", "succeed"} <= EFFECT_METHODS

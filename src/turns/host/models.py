@@ -127,7 +127,7 @@ def _local() -> Provider:
         # The provider itself looks for it at the first message only.
         find_model_file()
     except LocalModelError as error:
-        raise HostError(f"{error}; or use another --model, say scripted:FILE") from error
+        raise HostError(f"{str(error).rstrip('.')}. Or use --model scripted:FILE") from error
     return LocalProvider()
 
 
