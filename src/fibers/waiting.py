@@ -39,20 +39,26 @@ def leads_to(start: FiberCore, closer: FiberCore) -> bool:
     """Can ``start`` not end before ``closer`` has?"""
     if _is_awaited_by_nobody(closer) and not isinstance(closer._owner, FiberCore):
         return start is closer
-    return _reaches(start, closer, _next_after, _tasks_above(closer))
+    return _reaches(start, _above(closer), _next_after)
 
 
-def _tasks_above(fiber: FiberCore) -> list[Any]:
-    """The plain tasks that go on only when ``fiber`` has ended: its own, if it is a root, and those
-    of the parents that supervise it. A task says so itself only once it is suspended.
+def _above(fiber: FiberCore) -> list[Any]:
+    """``fiber`` and who goes on only when it has ended, as far as that side knows: the plain task
+    of a root, the parent that supervises, who joins, whose race or for_each it works for. A task,
+    and a fiber that is about to wait, say so themselves only once they are suspended.
     """
-    tasks: list[Any] = []
-    at: Any = fiber
-    while isinstance(at, FiberCore):
-        if at._task is not None:
-            tasks.append(at._task)
-        at = at._owner
-    return tasks
+    found: list[Any] = [fiber]
+    seen = {id(fiber)}
+    for at in found:
+        if not isinstance(at, FiberCore):
+            continue
+        waiters = (getattr(observer, "fiber", None) for observer in at._observers or ())
+        for waiter in (at._task, at._owner, *waiters):
+            known = isinstance(waiter, FiberCore) or (waiter is not None and waiter is at._task)
+            if known and id(waiter) not in seen:
+                seen.add(id(waiter))
+                found.append(waiter)
+    return found
 
 
 def closer_of(fiber: FiberCore) -> FiberCore:
@@ -79,7 +85,7 @@ def waits_for(start: FiberCore, asker: FiberCore) -> bool:
     """
     if _is_awaited_by_nobody(asker):
         return start is asker
-    return _reaches(start, asker, _awaited_by, [] if asker._task is None else [asker._task])
+    return _reaches(start, [asker, asker._task], _awaited_by)
 
 
 def _is_awaited_by_nobody(fiber: FiberCore) -> bool:
@@ -87,17 +93,13 @@ def _is_awaited_by_nobody(fiber: FiberCore) -> bool:
     return not fiber._observers and fiber._registered and fiber._task is None
 
 
-def _reaches(
-    start: FiberCore,
-    closer: FiberCore,
-    next_after: Callable[[Any], list[Any]],
-    tasks: list[Any],
-) -> bool:
+def _reaches(start: Any, ends: list[Any], next_after: Callable[[Any], list[Any]]) -> bool:
+    wanted = {id(end) for end in ends if end is not None}
     seen: set[int] = set()
     todo: list[Any] = [start]
     while todo:
         at = todo.pop()
-        if at is closer or any(at is task for task in tasks):
+        if id(at) in wanted:
             return True
         if id(at) in seen:
             continue

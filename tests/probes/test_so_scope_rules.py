@@ -951,6 +951,20 @@ def by_a_child_that_an_effect_of_a_task_leaves_behind(
     return asyncio.create_task(task())
 
 
+def by_a_racer_of_an_effect_of_a_task(
+    _: fb.Runtime, close_it: Effect[None, Never]
+) -> Awaitable[None]:
+    async def task() -> None:
+        await fb.race(close_it, Effect.never())
+
+    return asyncio.create_task(task())
+
+
+def by_a_worker_of_a_child(rt: fb.Runtime, close_it: Effect[None, Never]) -> Awaitable[None]:
+    workers = fb.all_([close_it, Effect.never()], concurrency=2, discard=True)
+    return rt.run(workers.fork_child().flat_map(lambda child: child.join()))
+
+
 @pytest.mark.spec("SO6", "PD12")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
@@ -960,6 +974,8 @@ def by_a_child_that_an_effect_of_a_task_leaves_behind(
         by_a_task_that_runs_it,
         by_a_child_that_an_effect_of_a_task_joins,
         by_a_child_that_an_effect_of_a_task_leaves_behind,
+        by_a_racer_of_an_effect_of_a_task,
+        by_a_worker_of_a_child,
     ],
 )
 async def test_what_a_fiber_awaits_may_close_its_scope_below_a_plain_task(
@@ -967,7 +983,7 @@ async def test_what_a_fiber_awaits_may_close_its_scope_below_a_plain_task(
     strategy: Strategy,
     close_by: Callable[[fb.Runtime, Effect[None, Never]], Awaitable[None]],
 ) -> None:
-    """From the task on the way leads through its effect, and through the children of that."""
+    """From the task the way leads through its effect, and on through children and workers."""
     log: list[str] = []
     scope = Scope(strategy)
 
@@ -980,6 +996,24 @@ async def test_what_a_fiber_awaits_may_close_its_scope_below_a_plain_task(
         exit = await rt.run(fiber.exit())
 
     assert cause_of(exit).has_interrupts_only
+    assert log == ["close returned"]
+
+
+@pytest.mark.spec("SO6", "WI8")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_worker_of_a_child_that_its_parent_does_not_join_may_close_the_parents_scope(
+    rt: fb.Runtime, clock: TestClock, strategy: Strategy
+) -> None:
+    """Supervision makes the parent wait; the worker closes before anyone is suspended."""
+    log: list[str] = []
+    scope = Scope(strategy)
+    workers = fb.all_([closing(scope, log), Effect.never()], concurrency=2)
+
+    work = workers.fork_child(start_immediately=True)
+    fiber = await rt.run(work.fork_in(scope))
+    await pass_time(rt, clock)
+
+    assert fiber.done()
     assert log == ["close returned"]
 
 
