@@ -31,6 +31,7 @@ from fibers.misplaced import (
     check_kind,
     check_scope,
     closed_coroutine,
+    refuse,
 )
 from fibers.ops import (
     basic,
@@ -769,10 +770,10 @@ def _make_restore(depth: int) -> Callable[[Effect[Any, Any]], Effect[Any, Any]]:
 
 
 # Set by fibers.signal: a promise thunk's signal is made only for signal=True (PD19).
-_new_signal: Callable[[], tuple[Any, Frame]]
+_new_signal: Callable[[], tuple[Any, body.AbortsSignal]]
 
 
-def make_signals_with(make: Callable[[], tuple[Any, Frame]]) -> None:
+def make_signals_with(make: Callable[[], tuple[Any, body.AbortsSignal]]) -> None:
     """Say how the AbortSignal of ``promise(thunk, signal=True)`` is made."""
     global _new_signal
     _new_signal = make
@@ -787,7 +788,7 @@ def _check_thunk(thunk: object, what: str) -> None:
         )
 
 
-def _signal_maker() -> Callable[[], tuple[Any, Frame]]:
+def _signal_maker() -> Callable[[], tuple[Any, body.AbortsSignal]]:
     return lambda: _new_signal()
 
 

@@ -6,8 +6,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Never, final
 
 from fibers.effect import Effect, make_signals_with
-from fibers.loop.protocol import FAIL, Frame
+from fibers.loop.protocol import FAIL
 from fibers.misplaced import check_function
+from fibers.ops.body import AbortsSignal
 from fibers.ops.wait import CallbackOp
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class AbortController:
         self.signal._abort(AbortError("aborted") if reason is None else reason)
 
 
-class _SignalEnd(Frame):
+class _SignalEnd(AbortsSignal):
     """Under a promise with a signal: aborts it when the fiber is interrupted there (PR4, PR5)."""
 
     __slots__ = ("controller",)
@@ -118,14 +119,17 @@ class _SignalEnd(Frame):
     def __init__(self, controller: AbortController) -> None:
         self.controller = controller
 
+    def abort(self) -> None:
+        self.controller.abort()
+
     def _err(self, fiber: FiberCore, cause: Cause[Any]) -> Any:
         if cause.has_interrupts:
-            self.controller.abort()
+            self.abort()
         fiber._cause = cause
         return FAIL
 
 
-def _new_signal() -> tuple[AbortSignal, Frame]:
+def _new_signal() -> tuple[AbortSignal, AbortsSignal]:
     controller = AbortController()
     return controller.signal, _SignalEnd(controller)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
@@ -525,6 +526,78 @@ async def test_a_coroutine_of_a_signal_thunk_is_unwound_too() -> None:
 
     assert sorted(log) == ["aborted", "finally"]
     assert interrupted(by=7) == fiber.poll()
+
+
+@pytest.mark.spec("PR4", "PD1")
+async def test_a_coroutine_finds_its_signal_aborted_when_it_is_unwound() -> None:
+    """Its cleanup may wait for work that was told to stop by the signal, and by nothing else."""
+    log = list[str]()
+
+    async def body(signal: AbortSignal) -> None:
+        worker = asyncio.create_task(stopped_by(signal))
+        try:
+            await endless()
+        finally:
+            log.append(f"aborted: {signal.aborted}")
+            log.append(await worker)
+
+    async def stopped_by(signal: AbortSignal) -> str:
+        await signal.wait()
+        return "worker stopped"
+
+    fiber = fb.run_fork(Effect.promise(body, signal=True))
+    await turns()
+    async with asyncio.timeout(5):
+        await fiber.interrupt(by=7)
+
+    assert log == ["aborted: True", "worker stopped"]
+    assert interrupted(by=7) == fiber.poll()
+
+
+@pytest.mark.spec("PR5")
+async def test_a_time_out_inside_a_coroutine_does_not_abort_its_signal() -> None:
+    """It is the coroutine's own business."""
+
+    async def body(signal: AbortSignal) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await endless()
+        return signal.aborted
+
+    assert await Effect.promise(body, signal=True) is False
+
+
+async def test_a_coroutine_with_a_signal_may_be_interrupted_before_its_first_step() -> None:
+    """By its own thunk; nothing of it runs, and nothing complains of that."""
+    log = list[str]()
+
+    async def body() -> None:
+        log.append("ran")
+
+    def thunk(signal: AbortSignal) -> Awaitable[None]:
+        me = fb.current_fiber()
+        assert me is not None
+        me.interrupt_unsafe(by=7)
+        return body()
+
+    exit_ = await fb.run_fork(Effect.promise(thunk, signal=True)).exit()
+    gc.collect()
+
+    assert (exit_, log) == (interrupted(by=7), [])
+
+
+async def test_a_dump_sees_through_a_coroutine_with_a_signal() -> None:
+    """To where it waits."""
+
+    async def body(_: AbortSignal) -> None:
+        await endless()
+
+    fiber = fb.run_fork(Effect.promise(body, signal=True))
+    await turns()
+    text = fb.dump()
+    await fiber.interrupt()
+
+    assert "test_a_dump_sees_through_a_coroutine_with_a_signal.<locals>.body" in text
 
 
 @pytest.mark.spec("PR5")

@@ -6,7 +6,7 @@ import inspect
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from fibers.cause import Cause, Die, Fail, UnknownError, forget_traceback
+from fibers.cause import Cause, Die, Fail, UnknownError, forget_traceback, interrupt_of
 from fibers.loop import hooks
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.marks import Declares
@@ -180,6 +180,61 @@ def unknown(exc: Exception) -> UnknownError:
     return error
 
 
+class AbortsSignal(Frame):
+    """The frame under a promise with a signal."""
+
+    __slots__ = ()
+
+    def abort(self) -> None:
+        """Tell whoever listens to stop."""
+        raise NotImplementedError
+
+
+class _Told:
+    """A coroutine that is interrupted finds its signal aborted: its cleanup may wait for work that
+    stops by that alone.
+    """
+
+    __slots__ = ("abort", "coro")
+
+    def __init__(self, coro: Any, abort: Callable[[], None]) -> None:
+        self.coro = coro
+        self.abort = abort
+
+    def __del__(self) -> None:
+        # One that was interrupted before its first step, too: nobody else closes that.
+        self.coro.close()
+
+    def __await__(self) -> _Told:
+        return self
+
+    def __iter__(self) -> _Told:
+        return self
+
+    def __next__(self) -> Any:
+        return self.coro.send(None)
+
+    def send(self, value: Any) -> Any:
+        return self.coro.send(value)
+
+    def throw(self, exc: BaseException) -> Any:
+        if interrupt_of(exc) is not None:
+            self.abort()
+        return self.coro.throw(exc)
+
+    def close(self) -> None:
+        self.coro.close()
+
+    # For dumps, which follow the chain of awaits.
+    @property
+    def cr_frame(self) -> Any:
+        return self.coro.cr_frame
+
+    @property
+    def cr_await(self) -> Any:
+        return self.coro.cr_await
+
+
 class PromiseOp(Node):
     """promise and try_promise: the thunk's coroutine is a body of this fiber, its future is waited
     for. ``make_signal`` gives the thunk's argument and a frame that aborts it (PR4), where wanted.
@@ -190,22 +245,23 @@ class PromiseOp(Node):
     def __init__(
         self,
         thunk: Callable[..., Any],
-        make_signal: Callable[[], tuple[Any, Frame]] | None,
+        make_signal: Callable[[], tuple[Any, AbortsSignal]] | None,
         *,
         tried: bool = False,
         catch: Callable[[Exception], Exception] | None = None,
     ) -> None:
         self.thunk: Callable[..., Any] = thunk
-        self.make_signal: Callable[[], tuple[Any, Frame]] | None = make_signal
+        self.make_signal: Callable[[], tuple[Any, AbortsSignal]] | None = make_signal
         self.tried: bool = tried
         self.mapped: Callable[[Exception], Exception] | None = catch
 
     def _ev(self, fiber: FiberCore) -> Any:
         stack = fiber._stack
         args: tuple[Any, ...] = ()
+        told: AbortsSignal | None = None
         if self.make_signal is not None:
-            signal, frame = self.make_signal()
-            stack.append(frame)
+            signal, told = self.make_signal()
+            stack.append(told)
             args = (signal,)
         if self.tried:
             stack.append(_Rejected(self.mapped))
@@ -220,7 +276,7 @@ class PromiseOp(Node):
         else:
             given = self.thunk(*args)
         if type(given) is CoroutineType:
-            enter_body(fiber, given)
+            enter_body(fiber, given if told is None else _Told(given, told.abort))
             return None
         if getattr(given, "_asyncio_future_blocking", None) is not None:
             if not self.tried:
