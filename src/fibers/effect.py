@@ -24,14 +24,13 @@ from fibers.loop.hosted_task import HostedTask
 from fibers.loop.inner_task import InnerTask
 from fibers.loop.marks import Declares
 from fibers.loop.native import hand_over, speed, twins
-from fibers.loop.protocol import FAIL, Frame, Node
+from fibers.loop.protocol import FAIL, Node
 from fibers.misplaced import (
     check_effect,
     check_function,
     check_kind,
     check_scope,
     closed_coroutine,
-    refuse,
 )
 from fibers.ops import (
     basic,
