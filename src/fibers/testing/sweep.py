@@ -119,6 +119,8 @@ def sweep(case: Callable[[], Case], *, max_points: int = MAX_POINTS) -> SweepRep
     ``case`` makes a fresh world for each run: the effect, and a function that is called with its
     exit and raises where an invariant is broken. An effect that it returns is run. Before the first
     interrupt comes one run without; time is virtual (TestLoop). A plain call: not inside a loop.
+    A fiber that is started at once is cut after a primitive, too: here it has not always got to its
+    first suspension when the fork returns, as one of thousands of primitives has not elsewhere.
 
     Raises SweepError, from the error itself, with the place of the interrupt; also where a fiber
     is left alive, or where the effect does not end any more: where nothing can happen, or after
