@@ -44,16 +44,17 @@ def leads_to(start: FiberCore, closer: FiberCore) -> bool:
 
 def _above(fiber: FiberCore) -> list[Any]:
     """``fiber`` and who goes on only when it has ended, as far as that side knows: the plain task
-    of a root, the parent that supervises, who joins, whose race or for_each it works for. A task,
-    and a fiber that is about to wait, say so themselves only once they are suspended.
+    of a root, the parent that supervises, whose race or for_each it works for. A task, and a fiber
+    that is about to wait, say so themselves only once they are suspended.
     """
     found: list[Any] = [fiber]
     seen = {id(fiber)}
     for at in found:
         if not isinstance(at, FiberCore):
             continue
-        waiters = (getattr(observer, "fiber", None) for observer in at._observers or ())
-        for waiter in (at._task, at._owner, *waiters):
+        # A group watches before it starts, so it comes first; whoever joins is suspended at once.
+        first = getattr(at._observers[0], "fiber", None) if at._observers else None
+        for waiter in (at._task, at._owner, first):
             known = isinstance(waiter, FiberCore) or (waiter is not None and waiter is at._task)
             if known and id(waiter) not in seen:
                 seen.add(id(waiter))
