@@ -328,3 +328,15 @@ async def test_a_chain_ends_where_something_foreign_is_awaited() -> None:
     await fiber
 
     assert [place.rpartition(".")[2] for place in places] == ["body"]
+
+
+async def test_a_body_that_waits_in_plain_code_for_a_fiber_says_for_which() -> None:
+    """Runtime.run is a coroutine, with a future between the body and the fiber that it started."""
+    runtime = fb.Runtime()
+    waiting = fb.run_fork(Effect.promise(lambda: runtime.run(Effect.never())))
+
+    text = describe(waiting)
+
+    assert f"waits for the end of #{waiting.id + 1}" in text
+    await waiting.interrupt()
+    await runtime.dispose()

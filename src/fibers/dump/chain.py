@@ -20,6 +20,7 @@ from typing import Any, Final
 from fibers.loop import hooks
 from fibers.loop.queue import ReadyQueue
 from fibers.loop.run_loop import FiberCore
+from fibers.waiting import EndOfFiber
 
 OWN: Final = "fibers."
 _AWAITS_FOLLOWED: Final = 1000
@@ -112,6 +113,8 @@ def future_text(future: Any) -> str:
     """What a future is, in words and without its callbacks."""
     if isinstance(future, FiberCore):
         return f"the end of #{future.id}"
+    if isinstance(future, EndOfFiber):
+        return f"the end of #{future.fiber.id}"
     if _is_task(future):
         return f"task {future.get_name()!r}"
     gathered = hooks.gathered_by(future)
