@@ -1,9 +1,9 @@
 """Who waits for whom: through joins, scopes, groups, plain tasks and gather (SO6).
 
 A close must not wait for a fiber that waits for the close. What is followed: joins, groups and
-supervision; the future a plain task is suspended on; what gather, wait, wait_for and a TaskGroup of
-asyncio's or anyio's wait for. Through anything else (an Event, a Queue) the bound of the close
-decides.
+supervision; the future a plain task is suspended on, and the fiber whose end it waits for; what
+gather, wait, wait_for and a TaskGroup of asyncio's or anyio's wait for. Through anything else (an
+Event, a Queue) the bound of the close decides.
 """
 
 from __future__ import annotations
