@@ -23,7 +23,7 @@ class Archive:
 
     def __init__(self, chat: ChatLog) -> None:
         self._chat = chat
-        self.log = ChatLog(ARCHIVE_FILE)
+        self.log: ChatLog = ChatLog(ARCHIVE_FILE)
 
     def take_sealed(self, directory: OpenDirectory) -> int:
         """Move the rows before the boundary here; gives how many lines. Can be repeated: what a

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar, final
 
 from sqlalchemy import URL, Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 T = TypeVar("T")
 
@@ -17,7 +17,9 @@ class PostgresConnections:
     """At most ``most`` of them. Nothing is opened before the first is needed."""
 
     def __init__(self, url: URL, *, most: int) -> None:
-        self.engine = create_async_engine(url, pool_size=most, max_overflow=0, pool_pre_ping=True)
+        self.engine: AsyncEngine = create_async_engine(
+            url, pool_size=most, max_overflow=0, pool_pre_ping=True
+        )
 
     @asynccontextmanager
     async def transaction(self, *, syncs: bool) -> AsyncGenerator[PostgresTransaction]:

@@ -27,7 +27,7 @@ class SqliteConnection:
     """The one connection to a file. ``file``: what the URL leads to."""
 
     def __init__(self, url: URL, file: Path) -> None:
-        self.engine = _engine(url, file)
+        self.engine: Engine = _engine(url, file)
         self._lane = Lane(Crew(threads=1))
 
     @asynccontextmanager
@@ -57,7 +57,7 @@ class SqliteTransaction:
         self._lane = lane
         self._syncs = syncs
         self._connection: Connection | None = None
-        self.is_over = False
+        self.is_over: bool = False
         """Its last job was done, and committed."""
 
     async def run(self, job: Callable[[Connection], T], *, last: bool = False) -> T:
