@@ -9,21 +9,17 @@ stream, a try to come, or a turn ahead of it. A restart settles all that nobody 
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast, get_args
 
 import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from structlog.testing import capture_logs
+from hypothesis.stateful import invariant, precondition, rule
 
 import fibers as fb
 from fibers import Clock, Effect, Fiber, Scope
-from fibers.testing import TestClock
 from streamengine.model import ErrorPart, Finish
 from tests.streamengine.engine.kit import (
     FAULT,
@@ -43,10 +39,10 @@ from turns.model.cause import CorrelatedStreamEnd, is_transient, status_of
 
 from .faults import Weather, Weathered
 from .kit import OWNER, Process, correlation, make_process, on_disk
+from .machine import LoopMachine, workspaces
 
 T = TypeVar("T")
 
-WORKSPACES: Final = ("w1", "w2")
 WEATHERS: Final[tuple[Weather, ...]] = tuple(w for w in get_args(Weather) if w != "fair")
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
 LONG_SECONDS: Final = 1_000.0
@@ -54,7 +50,6 @@ LONG_SECONDS: Final = 1_000.0
 
 Storm = tuple[Weather, int]
 
-workspaces = st.sampled_from(WORKSPACES)
 storms = st.none() | st.tuples(st.sampled_from(WEATHERS), st.sampled_from([1, 2, 1_000]))
 """What the next calls of the store meet, and how many of them."""
 
@@ -73,7 +68,7 @@ class Answers:
         return line(call)
 
 
-class FaultyTurns(RuleBasedStateMachine):
+class FaultyTurns(LoopMachine):
     """Some workspaces, some turns in each, and a disk that can't be trusted."""
 
     answers: Answers
@@ -82,9 +77,6 @@ class FaultyTurns(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.Runner()
-        self.directory = tempfile.TemporaryDirectory()
-        self.state = Path(self.directory.name)
         self.handles: dict[str, TurnHandle] = {}
         self.last: dict[str, TurnRecord] = {}
         """The record of each turn, as it was told last."""
@@ -100,29 +92,9 @@ class FaultyTurns(RuleBasedStateMachine):
         self.restarts = 0
         self.met: Counter[str] = Counter()
         self.broken: list[str] = []
-        self.logs = capture_logs()
-        self.logs.__enter__()
         self.unhandled = unhandled_failures()
         self.failures = self.unhandled.__enter__()
-        self.clock = TestClock()
-        self.rt = fb.Runtime(clock=self.clock)
-        self.run(self.rt.run(self.clock.adjust(0)))
         self.begin()
-
-    def run(self, work: Awaitable[T]) -> T:
-        async def whole() -> T:
-            return await work
-
-        coroutine: Coroutine[Any, Any, T] = whole()
-        return self.loop.run(coroutine)
-
-    def inside(self, f: Callable[[], T]) -> T:
-        """A plain call, in the loop."""
-
-        async def call() -> T:
-            return f()
-
-        return self.run(call())
 
     def teardown(self) -> None:
         try:
@@ -131,11 +103,8 @@ class FaultyTurns(RuleBasedStateMachine):
             self.store.clear()
             self.process.store.bury()
             self.run(self.process.crash())
-            self.run(self.rt.dispose())
-            self.loop.close()
+            self.close()
             self.unhandled.__exit__(None, None, None)
-            self.logs.__exit__(None, None, None)
-            self.directory.cleanup()
 
     def ends(self) -> list[str]:
         """The cause of each turn, or its status where it has none."""

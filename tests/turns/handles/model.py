@@ -7,33 +7,25 @@ its cause and its evidence; who waits has an answer exactly when the turn has se
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from structlog.testing import capture_logs
+from hypothesis.stateful import invariant, precondition, rule
 
 import fibers as fb
-from fibers.testing import TestClock
 from streamengine import StreamRequest
 from streamengine.model import ErrorPart, Finish, RowMetadata, StreamEndEvent
 from tests.streamengine.engine.kit import FINISH, TEXT_END, Call, Line, Parts, says, text
 from turns import TurnError, TurnHandle, TurnRecord
 
 from .kit import Process, correlation, make_process, on_disk
+from .machine import WORKSPACES, LoopMachine, workspaces
 
 T = TypeVar("T")
 
-WORKSPACES: Final = ("w1", "w2")
 TRANSIENT: Final = frozenset({"stale-restart", "terminal-stream-error"})
-
-workspaces = st.sampled_from(WORKSPACES)
 
 
 @dataclass
@@ -73,45 +65,19 @@ class Answers:
         return line(call)
 
 
-class Turns(RuleBasedStateMachine):
+class Turns(LoopMachine):
     """Some workspaces, some turns in each."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.Runner()
-        self.directory = tempfile.TemporaryDirectory()
-        self.state = Path(self.directory.name)
         self.turns: list[Turn] = []
         self.processes: list[Process] = []
-        self.logs = capture_logs()
-        self.logs.__enter__()
-        self.clock = TestClock()
-        self.rt = fb.Runtime(clock=self.clock)
-        self.run(self.rt.run(self.clock.adjust(0)))
         self.begin()
-
-    def run(self, work: Awaitable[T]) -> T:
-        async def whole() -> T:
-            return await work
-
-        coroutine: Coroutine[Any, Any, T] = whole()
-        return self.loop.run(coroutine)
-
-    def inside(self, f: Callable[[], T]) -> T:
-        """A plain call, in the loop."""
-
-        async def call() -> T:
-            return f()
-
-        return self.run(call())
 
     def teardown(self) -> None:
         for process in self.processes:
             self.run(process.crash())
-        self.run(self.rt.dispose())
-        self.loop.close()
-        self.logs.__exit__(None, None, None)
-        self.directory.cleanup()
+        self.close()
 
     @property
     def restarts(self) -> int:
