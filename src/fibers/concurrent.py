@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, cast, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, cast, final, overload
 
 from fibers.effect import Effect, _Sequence, _Workers, site_of
 from fibers.exit import failed, succeeded
@@ -98,11 +98,34 @@ def for_each(
     """``f(item)`` for each item; results in the order of the items.
 
     ``concurrency``: how many at a time. The first failure stops it: nothing new is started, what
-    runs is interrupted and awaited, and its own failures are appended (FE1-FE5).
+    runs is interrupted and awaited, and its own failures are appended (FE1-FE5). ``items`` are
+    asked for one by one as it runs. An iterator gives them once: a second run, a retry too, dies of
+    a RuntimeError.
     """
     check_iterable(items, "for_each")
     check_function(f, "for_each")
-    return _each(items, f, concurrency, discard)
+    return _each(_Once(items) if isinstance(items, Iterator) else items, f, concurrency, discard)
+
+
+@final
+class _Once(Generic[X]):
+    """An iterator's items. Used up, it would make a second run a success that did nothing, and a
+    retry go on behind the item that failed.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Iterator[X]) -> None:
+        self._items: Iterator[X] | None = items
+
+    def __iter__(self) -> Iterator[X]:
+        items, self._items = self._items, None
+        if items is None:
+            raise RuntimeError(
+                "this for_each has run before, and its iterator gives its items once: "
+                "give it a list"
+            )
+        return items
 
 
 @overload

@@ -100,6 +100,23 @@ async def test_for_each_takes_a_one_shot_generator(rt: fb.Runtime) -> None:
 
 
 @pytest.mark.spec("FE1")
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_second_run_over_a_one_shot_iterator_fails_instead_of_doing_nothing(
+    rt: fb.Runtime, concurrency: int
+) -> None:
+    """Also where a retry would go on behind the item that failed."""
+    log = list[int]()
+    each = fb.for_each(iter([1, 2, 3]), visiting(log), concurrency=concurrency)
+
+    assert await rt.run(each) == [1, 2, 3]
+    again = cause_of(await rt.run_exit(each))
+
+    assert isinstance(again.defects[0], RuntimeError)
+    assert "give it a list" in str(again.defects[0])
+    assert log == [1, 2, 3]
+
+
+@pytest.mark.spec("FE1")
 async def test_all_takes_a_one_shot_generator(rt: fb.Runtime) -> None:
     """Any iterable of effects, concurrent too."""
     effects = (Effect.succeed(item) for item in (1, 2, 3))
