@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fibers.cause import FiberDeadlockError
 from fibers.effect import Effect
 from fibers.exit import failed, succeeded
 from fibers.layer import checked
@@ -14,6 +15,7 @@ from fibers.memo import Build, InContext, MemoMap
 from fibers.missing import LAYERS_KEY
 from fibers.ops.wait import JoinOp
 from fibers.scope import Scope
+from fibers.waiting import waits_for
 
 if TYPE_CHECKING:
     from fibers.cause import Cause
@@ -137,6 +139,11 @@ class _WithServicesOp(Node, Frame):
         fiber._stack.append(self)
         build = services._built_by(fiber)
         if build is not None:
+            if build._state != ENDED and waits_for(build, fiber):
+                raise FiberDeadlockError(
+                    f"the layer of {services.fibers.name} needs itself: its build waits for this "
+                    "run, which waits for that build"
+                )
             return JoinOp(build, as_exit=False)._ev(fiber)
         build = services._begin(fiber)
         fiber._cont = JoinOp(build, as_exit=False)

@@ -655,3 +655,31 @@ def test_run_raises_fiber_interrupted_where_the_release_was_interrupted() -> Non
         fb.run(Effect.succeed(5), layer=layer)
 
     assert raised.value.cause.has_interrupts_only
+
+
+@pytest.mark.spec("LY4", "PD9")
+@pytest.mark.parametrize("suspends", [False, True])
+@pytest.mark.parametrize("way", ["run", "run_exit"])
+async def test_a_build_that_runs_something_in_its_own_runtime_is_told_so(
+    suspends: bool, way: str
+) -> None:
+    """The run would wait for the build, and the build for the run."""
+    runtimes, told = list[fb.Runtime[Any]](), list[str]()
+
+    @fb.effect
+    async def make() -> Service:
+        if suspends:
+            await asyncio.sleep(0)
+        value = Effect.succeed(Service("a"))
+        if way == "run":
+            return await runtimes[0].run(value)
+        told.append(cause_of(await runtimes[0].run_exit(value)).pretty())
+        return Service("b")
+
+    runtime = fb.Runtime(Layer.effect(A, make()))
+    runtimes.append(runtime)
+    exit = await runtime.run_exit(A)
+    await runtime.dispose()
+
+    said = cause_of(exit).pretty() if way == "run" else told[0]
+    assert "FiberDeadlockError: the layer of runtime needs itself" in said
