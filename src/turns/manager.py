@@ -317,16 +317,13 @@ class TurnManager(Occupant):
             )
         )
 
-    def finish(
-        self, handle_id: str, *, hard: bool = False, by: str = "user"
-    ) -> Effect[None, TurnError]:
+    def finish(self, handle_id: str, *, hard: bool = False) -> Effect[None, TurnError]:
         """End a running turn: with one last answer, or ``hard``, with what it said taken back.
-        ``by``: who ends it hard, for its record.
 
         ``hard`` of one that has settled ends the subturns that it left running; ``handle_id`` may
         be the id of a subturn, too.
         """
-        return self._once_ready(lambda: self._asking.finish(handle_id, hard=hard, by=by))
+        return self._once_ready(lambda: self._asking.finish(handle_id, hard=hard))
 
     # ---- the work
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import fibers as fb
 from fibers import Effect, Scope
 from tests.streamengine.engine.kit import (
     FINISH,
@@ -320,24 +319,12 @@ async def test_the_record_of_a_hard_end_says_by_whom_and_what_became_of_the_answ
     h = house(Line())
     handle = await h.create()
 
-    await h.do(h.turns.finish(handle.handle_id, hard=True, by="ada"))
+    await h.do(h.turns.finish(handle.handle_id, hard=True))
 
     record = await h.on_disk(handle)
     assert (record.status, record.cause) == ("interrupted", "explicit-interrupt")
-    assert record.evidence == {"by": "ada", "hard": True}
-    assert record.error == "ended hard by ada, with what it said taken back"
-
-
-@pytest.mark.spec("T6")
-async def test_a_hard_end_by_nobody_ends_nothing(house: MakeHouse) -> None:
-    h = house(Line())
-    handle = await h.create()
-
-    refused = await h.do(h.turns.finish(handle.handle_id, hard=True, by=" ").exit())
-
-    assert isinstance(refused, fb.Failure)
-    assert (await h.record(handle)).status == "running"
-    assert h.desk.engine.is_streaming(WORKSPACE)
+    assert record.evidence == {"by": "user", "hard": True}
+    assert record.error == "ended hard by user, with what it said taken back"
 
 
 async def test_after_a_shutdown_nothing_that_is_queued_counts_as_running(house: MakeHouse) -> None:

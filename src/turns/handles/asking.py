@@ -8,7 +8,7 @@ from typing import Any, final
 import fibers as fb
 from fibers import Effect
 
-from ..model.cause import ExplicitInterrupt, checked_cause
+from ..model.cause import ExplicitInterrupt
 from ..model.errors import TurnError
 from ..model.record import TurnRecord
 from ..open_turn import TurnRunner
@@ -56,14 +56,12 @@ class Asking:
         return answered
 
     @fb.effect(raises=TurnError)
-    async def finish(self, handle_id: str, *, hard: bool, by: str) -> None:
+    async def finish(self, handle_id: str, *, hard: bool) -> None:
         """See TurnManager.finish."""
         known = self._book.find(handle_id)
         if known is None or (hard and known.is_terminal):
             await self._finish_below(handle_id, known, hard=hard)
             return
-        # Looked at before anything ends for it.
-        cause = checked_cause(ExplicitInterrupt.model_construct(by=by, hard=True))
         record, runner = self._asked(handle_id, Finishes, "ends by itself only")
         finishing = runner.finish(record.turn_id, hard=hard)
         if not hard:
@@ -74,7 +72,7 @@ class Asking:
         # live whose abort would say so.
         ending = await finishing.fork_child(start_immediately=True)
         if ending.poll() is None:
-            await self._settlement.settle(handle_id, cause)
+            await self._settlement.settle(handle_id, ExplicitInterrupt(by="user", hard=True))
         await ending
 
     async def _finish_below(self, handle_id: str, record: TurnRecord | None, *, hard: bool) -> None:

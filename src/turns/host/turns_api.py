@@ -218,7 +218,7 @@ class TurnsApi:
             return _accepted()
         record = await self._record(handle_id)
         if record.is_terminal or self._is_run(record):
-            await asked(self._root, self._manager.finish(handle_id, hard=True, by=USER))
+            await asked(self._root, self._manager.finish(handle_id, hard=True))
         else:
             # Queued, or taken up after a restart: nothing of it can be taken back.
             await asked(self._root, self._manager.interrupt(handle_id, by=USER))
