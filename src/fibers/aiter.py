@@ -363,10 +363,13 @@ def _item(
     iterator: AsyncIterator[X], catch: Callable[[Exception], F] | None
 ) -> Effect[tuple[X] | None, F]:
     """The next item, in a tuple of its own; None at the end."""
+    return _asked(lambda: _next_of(iterator), catch)
 
-    def one() -> Awaitable[tuple[X] | None]:
-        return _next_of(iterator)
 
+def _asked(
+    one: Callable[[], Awaitable[tuple[X] | None]], catch: Callable[[Exception], F] | None
+) -> Effect[tuple[X] | None, F]:
+    """What it raises is a defect, or ``catch(exc)``."""
     if catch is None:
         return Effect.promise(one)
     return Effect.try_promise(one, catch=catch)
@@ -404,11 +407,7 @@ class _Pulls:
         self._iterator = iterator
         self._closing = False
         self._under_way: dict[asyncio.Task[Any], _Pull] = {}
-        self.item: Effect[tuple[Any] | None, Any] = (
-            Effect.promise(self._one)
-            if catch is None
-            else Effect.try_promise(self._one, catch=catch)
-        )
+        self.item: Effect[tuple[Any] | None, Any] = _asked(self._one, catch)
 
     async def _one(self) -> tuple[Any] | None:
         if self._closing:
